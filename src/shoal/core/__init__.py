@@ -1,0 +1,1 @@
+"""What every other room may import: specs, states, wire schemas, ids, errors, settings. Pydantic only."""

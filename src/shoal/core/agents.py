@@ -1,0 +1,115 @@
+"""What an agent and the server say to each other. An agent speaks for one node of one attempt and holds a token for just that."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shoal.core.artifacts import Manifest
+from shoal.core.jobs import Progress
+from shoal.core.schema import Schema, View
+from shoal.core.states import NodeState
+
+TOKEN_HEADER = "X-Shoal-Agent"
+BEAT_INTERVAL_S = 1.0
+STREAMS = ("log", "system", "metric")
+
+
+class Launch(Schema):
+    """The file (mode 0600) an engine hands to the agent it starts; all else comes from `join`."""
+
+    job_id: str
+    job_name: str
+    attempt_id: str
+    attempt: int
+    node: int
+    token: str
+    url: str
+    server_file: str | None = None
+    """On the server's own machine: where the present URL stands, should the server come back elsewhere."""
+    store_path: str | None = None
+    """On the server's own machine: the store's directory, read without going through HTTP."""
+    work_dir: str
+    """This node's own directory: spool, source, outputs. Survives the agent."""
+    cache_dir: str
+    """Environments and data shared by all agents of this machine and user."""
+    python: str
+    """The runtime interpreter user code runs on (or a venv layered on it)."""
+    machine: str
+    slots: list[int]
+    slot_kind: str = "cpu"
+    cpu_threads: int = Field(default=1, ge=1)
+    """Default OMP_NUM_THREADS of a worker."""
+
+
+class JoinRequest(Schema):
+    pid: int
+    boot_id: str
+    host: str
+    address: str
+    """Where the other nodes reach this one."""
+    port: int
+    """A free port here, for the rendezvous should this be node 0."""
+
+
+class Mount(View):
+    path: str
+    """Inside the job: /input/<name>, /input-checkpoint."""
+    manifest: Manifest
+    manifest_id: str
+    name: str
+
+
+class JoinReply(View):
+    """`ready` is false until every node of the gang has joined: ask again."""
+
+    ready: bool
+    num_nodes: int = 1
+    entry: list[str] = []
+    accels: int = 1
+    launcher: Literal["direct", "torchrun"] = "direct"
+    master_addr: str = ""
+    master_port: int = 0
+    source: Manifest | None = None
+    mounts: list[Mount] = []
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    """Environment name → value. Never written to disk by the agent."""
+
+
+class BeatRequest(Schema):
+    state: NodeState
+    exit_code: int | None = None
+    """The first failing worker's (negative for a signal), or 0."""
+    failed_rank: int | None = None
+    reason: str | None = None
+    """One line for people, when exited: the last line of the traceback, the pip error, …"""
+    progress: Progress | None = None
+    paths: str | None = None
+    final: bool = False
+    """True once the spool is empty and the agent is about to leave."""
+
+
+class BeatReply(View):
+    fenced: bool = False
+    """A newer attempt took over: kill the workers, ship the logs, leave."""
+    stop: bool = False
+    """Stop the workers: SIGTERM, then SIGKILL after `grace_s`."""
+    grace_s: float = 10.0
+    commands: list[dict[str, Any]] = []
+
+
+class SegmentReply(View):
+    next_seq: int
+    """All records below this are durable."""
+
+
+class SpoolRecord(View):
+    """One record of a segment (a JSON line). Logs use t, r, e, m; other streams carry their own keys."""
+
+    s: int
+    t: float
+    r: int | None = None
+    e: Literal["out", "err", "sys"] = "out"
+    m: str = ""

@@ -1,0 +1,111 @@
+"""Artifacts on the wire: a manifest lists files, each a list of chunks named by BLAKE3.
+
+Sources, datasets and checkpoints are all manifests; nothing of one is visible before it is committed.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from pydantic import Field, field_validator
+
+from shoal.core.errors import InvalidSpec
+from shoal.core.schema import Schema, Utc, View
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class ArtifactKind(StrEnum):
+    SOURCE = "source"
+    DATASET = "dataset"
+    CHECKPOINT = "checkpoint"
+
+
+class Chunk(Schema):
+    hash: str
+    """BLAKE3 of the plain bytes, lower-case hex."""
+    size: int = Field(ge=0)
+    """Plain bytes, before compression."""
+
+    @field_validator("hash")
+    @classmethod
+    def _hex(cls, value: str) -> str:
+        if not _HASH.fullmatch(value):
+            raise ValueError("a chunk's hash is 64 hex digits")
+        return value
+
+
+class FileEntry(Schema):
+    path: str
+    """Relative, '/'-separated, no '.', '..' or empty parts."""
+    size: int = Field(ge=0)
+    executable: bool = False
+    chunks: list[Chunk]
+
+    @field_validator("path")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        return check_path(value)
+
+
+class Manifest(Schema):
+    """Files sorted by path. Its id is the BLAKE3 of its canonical JSON, so equal trees have equal ids."""
+
+    version: int = 1
+    files: list[FileEntry]
+
+    @property
+    def size(self) -> int:
+        return sum(f.size for f in self.files)
+
+
+class ArtifactView(View):
+    id: str
+    name: str
+    kind: ArtifactKind
+    version: int
+    status: str
+    manifest_id: str | None
+    size: int
+    files: int
+    created_at: Utc
+
+
+class MissingRequest(Schema):
+    hashes: list[str] = Field(max_length=20_000)
+
+
+class MissingReply(View):
+    missing: list[str]
+
+
+class SourceCommit(Schema):
+    manifest: Manifest
+    origin: dict[str, str] = {}
+    """Where it came from, for people: kind, path, url, revision."""
+
+
+class SourceView(View):
+    id: str
+    manifest_id: str
+    size: int
+    files: int
+    missing: list[str] = []
+    """Not committed while this is non-empty: upload these chunks and commit again."""
+
+
+def check_path(path: str) -> str:
+    """A safe relative path, or InvalidSpec: names are data, and become paths only through here."""
+    parts = path.split("/")
+    bad = (
+        not path
+        or len(path) > 4096
+        or "\\" in path
+        or any(p in ("", ".", "..") or len(p.encode("utf-8", "surrogatepass")) > 255 for p in parts)
+        or any(ord(c) < 32 or ord(c) == 127 for c in path)
+        or re.match(r"[A-Za-z]:", path)
+    )
+    if bad:
+        raise InvalidSpec(f"{path!r} is not a safe relative path.")
+    return path

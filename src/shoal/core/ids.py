@@ -1,0 +1,23 @@
+"""Ids: short, prefixed, sortable by time, unguessable (80 random bits)."""
+
+from __future__ import annotations
+
+import os
+import time
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
+
+
+def new_id(prefix: str) -> str:
+    """`job_01k9…`: 48 bits of milliseconds and 80 of randomness."""
+    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    chars = []
+    for _ in range(26):
+        value, digit = divmod(value, 32)
+        chars.append(_ALPHABET[digit])
+    return f"{prefix}_{''.join(reversed(chars))}"
+
+
+def is_id(text: str, prefix: str) -> bool:
+    head, _, tail = text.partition("_")
+    return head == prefix and len(tail) == 26 and all(c in _ALPHABET for c in tail)

@@ -1,0 +1,184 @@
+"""Jobs on the wire: what a person asks for (JobSpec) and what the server tells (JobView and below)."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.core.names import check_name
+from shoal.core.schema import Schema, Utc, View
+from shoal.core.states import AttemptState, JobState, NodeState
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED_ENV = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
+    "SHOAL_RESUME_FROM SHOAL_SPOOL".split()
+)
+MAX_TIME_LIMIT = timedelta(days=365)
+
+
+class JobSpec(Schema):
+    """Everything needed to run a job again."""
+
+    name: str
+    entry: list[str] = Field(min_length=1, max_length=10_000)
+    """The script, relative to the source root, and its arguments, verbatim."""
+    source_id: str
+    datasets: list[str] = []
+    """Dataset names, each mounted at /input/<name>."""
+    checkpoint: str | None = None
+    """Id or name of a checkpoint to mount at /input-checkpoint."""
+    min_nodes: int = Field(default=1, ge=1, le=10_000)
+    max_nodes: int = Field(default=1, ge=1, le=10_000)
+    accels: int = Field(default=1, ge=1, le=1_024)
+    """Slots per node, one worker on each."""
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    """Environment name → secret name. Values never enter the spec."""
+    max_restarts: int = Field(default=3, ge=0, le=1_000)
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Higher runs first; equal ones in order of submission."""
+    time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
+    launcher: Literal["direct", "torchrun"] = "direct"
+    """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return check_name(value, "job name")
+
+    @field_validator("env", "secrets")
+    @classmethod
+    def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, text in value.items():
+            if not _ENV_NAME.fullmatch(key):
+                raise ValueError(f"{key!r} is not an environment variable name")
+            if key in RESERVED_ENV:
+                raise ValueError(f"{key} is set by Shoal and cannot be given")
+            if "\0" in text:
+                raise ValueError(f"the value of {key} holds a NUL byte")
+        return value
+
+    @model_validator(mode="after")
+    def _node_range(self) -> JobSpec:
+        if self.max_nodes < self.min_nodes:
+            raise ValueError(f"--nodes {self.min_nodes}:{self.max_nodes} has its largest before its smallest")
+        return self
+
+    @property
+    def min_slots(self) -> int:
+        return self.min_nodes * self.accels
+
+
+class Progress(View):
+    """How far a job is. `source` says who told us: 'log' (read off the output) or 'sdk'."""
+
+    step: int
+    total: int | None = None
+    unit: str = "step"
+    source: str = "log"
+    fraction: float | None = None
+    eta_s: float | None = None
+    """Seconds left at the present pace; None while unknown."""
+
+
+class NodeView(View):
+    index: int
+    machine: str
+    slots: list[int]
+    state: NodeState
+    pid: int | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    paths: str | None = None
+    """How /input and friends are provided here: 'bubblewrap' or 'rewrite'."""
+
+
+class AttemptView(View):
+    number: int
+    state: AttemptState
+    result: str | None
+    reason: str | None
+    num_nodes: int
+    created_at: Utc
+    started_at: Utc | None
+    ended_at: Utc | None
+    nodes: list[NodeView]
+
+
+class EventView(View):
+    seq: int
+    at: Utc
+    kind: str
+    message: str
+    attempt: int | None = None
+    data: dict[str, Any] = {}
+
+
+class JobSummary(View):
+    """A row of `training list`."""
+
+    id: str
+    name: str
+    status: JobState
+    stop_requested: bool = False
+    nodes: int
+    accels: int
+    attempts: int
+    progress: Progress | None
+    created_at: Utc
+    started_at: Utc | None
+    ended_at: Utc | None
+    exit_code: int | None
+    reason: str | None
+
+
+class JobView(JobSummary):
+    """What `training inspect` shows."""
+
+    workspace: str
+    created_by: str
+    spec: JobSpec
+    source: dict[str, Any]
+    waiting: str | None = None
+    """Why a queued job waits."""
+    attempt_list: list[AttemptView]
+    events: list[EventView]
+
+
+class LogLine(View):
+    at: float
+    """Unix seconds, from the node's clock."""
+    attempt: int
+    node: int
+    rank: int | None
+    """None for lines of Shoal's own (environment set-up, notices)."""
+    stream: Annotated[str, Field(pattern="out|err|sys")] = "out"
+    text: str
+
+
+class LogPage(View):
+    lines: list[LogLine]
+    cursor: int
+    """Give it back as `after` to go on."""
+    more: bool
+    """True when another page is ready now."""
+
+
+class CapacityView(View):
+    """What the pool could run, now and at best."""
+
+    machines: list[MachineView]
+
+
+class MachineView(View):
+    name: str
+    kind: str
+    """cpu, cuda, rocm or xpu."""
+    slots_total: int
+    slots_free: int
+    state: str = "up"
+    problems: list[str] = []

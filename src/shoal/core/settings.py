@@ -1,0 +1,150 @@
+"""Settings and where they come from: a default, the data directory's settings.toml, then the environment.
+
+Every environment variable Shoal reads stands in ENV_VARS; docs/reference/settings.md is checked against it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from shoal.core.errors import InvalidSpec
+
+ENV_VARS: dict[str, str] = {
+    "SHOAL_HOME": "Data directory (default ~/.shoal).",
+    "SHOAL_URL": "Server to talk to. Without it, a private local server is used and started when needed.",
+    "SHOAL_API_KEY": "Key to sign in with.",
+    "SHOAL_WORKSPACE": "Workspace to work in (default: 'default').",
+    "SHOAL_NO_AUTOSTART": "Set to 1 to never start the private local server by itself.",
+    "SHOAL_SLOTS": "Slots the private local machine offers, overriding settings.toml.",
+    "SHOAL_SANDBOX": "How /input and friends are provided: 'auto', 'bubblewrap' or 'rewrite'.",
+    "SHOAL_LOG_LEVEL": "Server and agent log level (default INFO).",
+}
+
+
+def home() -> Path:
+    return Path(os.environ.get("SHOAL_HOME") or "~/.shoal").expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things live in the data directory."""
+
+    root: Path = field(default_factory=home)
+
+    @property
+    def server_dir(self) -> Path:
+        return self.root / "server"
+
+    @property
+    def server_file(self) -> Path:
+        """{pid, url, boot_id, created}: present while a server runs (or died without saying so)."""
+        return self.server_dir / "server.json"
+
+    @property
+    def server_lock(self) -> Path:
+        """Held (flock) by the running server for its whole life."""
+        return self.server_dir / "server.lock"
+
+    @property
+    def server_log(self) -> Path:
+        return self.server_dir / "server.log"
+
+    @property
+    def database(self) -> Path:
+        return self.server_dir / "shoal.db"
+
+    @property
+    def owner_key(self) -> Path:
+        """Key of the private local server's owner, mode 0600."""
+        return self.server_dir / "owner.key"
+
+    @property
+    def secret_key(self) -> Path:
+        """Key that secrets are encrypted with, mode 0600."""
+        return self.server_dir / "secret.key"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.server_dir / "settings.toml"
+
+    @property
+    def store_dir(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def nodes_dir(self) -> Path:
+        return self.root / "nodes"
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def client_config(self) -> Path:
+        """{url, workspace, key} written by `shoal login` and `shoal workspace use`, mode 0600."""
+        return self.root / "client.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The server's settings; `shoal server start` writes the ones given on its command line to settings.toml."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs accounts: the owner file does not open it."""
+    port: int = 0
+    """Port to listen on; 0 picks a free one and keeps to it on restart where possible."""
+    slots: int = 0
+    """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
+    sign_up: bool = False
+    """Whether anyone who can reach the server may make an account; else only an admin can."""
+    lease_s: float = 30.0
+    """Seconds without a beat after which a node is held lost. Long enough for a paused disk, short enough for P9."""
+    stop_grace_s: float = 10.0
+    """Seconds between SIGTERM and SIGKILL when a job is stopped."""
+    start_timeout_s: float = 120.0
+    """Seconds an agent may take from its start to its first word."""
+    max_source_mb: int = 512
+    """Largest source (code) a job may bring, in MiB; data belongs into datasets."""
+    max_archive_ratio: int = 100
+    """Largest ratio of unpacked to packed bytes an archive may have."""
+    log_rate_kb_s: int = 2048
+    """Log bytes per second and node kept, in KiB, beyond a burst of eight seconds' worth; the rest is counted and dropped."""
+    git_timeout_s: float = 120.0
+    """Seconds a git fetch may take."""
+
+    @classmethod
+    def load(cls, layout: Layout, **overrides: Any) -> ServerSettings:
+        values: dict[str, Any] = {}
+        if layout.settings_file.exists():
+            values = tomllib.loads(layout.settings_file.read_text())
+        if slots := os.environ.get("SHOAL_SLOTS"):
+            values["slots"] = int(slots)
+        values.update({k: v for k, v in overrides.items() if v is not None})
+        known = {f.name: f for f in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise InvalidSpec(f"{layout.settings_file}: unknown setting {key!r}.")
+        return cls(**values)
+
+    def save(self, layout: Layout) -> None:
+        """Write what differs from the defaults."""
+        default = ServerSettings()
+        lines = [
+            f"{f.name} = {_toml(getattr(self, f.name))}"
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(default, f.name)
+        ]
+        layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        layout.settings_file.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)
