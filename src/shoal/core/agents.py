@@ -83,6 +83,8 @@ class BeatRequest(Schema):
     exit_code: int | None = None
     """The first failing worker's (negative for a signal), or 0."""
     failed_rank: int | None = None
+    told: bool = False
+    """The workers ended because the agent was told to end them, not by themselves."""
     reason: str | None = None
     """One line for people, when exited: the last line of the traceback, the pip error, …"""
     progress: Progress | None = None

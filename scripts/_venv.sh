@@ -1,0 +1,24 @@
+# Sourced by the scripts beside it: makes .venv, with torch first (by plain pip, so that the CPU build is kept
+# where there is one) and Shoal with the extras named in $1. Re-running costs little.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+VENV="${SHOAL_VENV:-.venv}"
+PYTHON="${PYTHON:-python3}"
+
+say() { printf '\033[1m▸ %s\033[0m\n' "$*" >&2; }
+
+"$PYTHON" - <<'PY' || { echo "Shoal needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+import sys
+sys.exit(sys.version_info < (3, 11))
+PY
+
+# What was installed is remembered by a hash, so that a second run starts at once.
+wanted="$(cat pyproject.toml constraints.txt scripts/_venv.sh | cksum) $1"
+if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
+  say "Setting up $VENV (once; torch is the large part)"
+  [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+  "$VENV/bin/pip" install -q --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
+  "$VENV/bin/pip" install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" 2> >(grep -v '^WARNING: Location' >&2)
+  echo "$wanted" > "$VENV/.shoal-installed"
+fi
+PATH="$PWD/$VENV/bin:$PATH"

@@ -1,0 +1,211 @@
+"""Capture of what workers print: pipes in, log records into the spool. One thread, bounded memory, whatever the flood."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from shoal.agent.lines import BAR_EVERY_S, Redactor, Splitter, TokenBucket, pieces
+from shoal.agent.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RATE_KB_S = 2048
+BURST_S = 8
+"""Seconds' worth of the rate that may come at once: 16 MiB by default."""
+TAIL_BYTES = 16 << 10
+_READ = 256 << 10
+_OVERHEAD = 48
+"""Bytes of a record around its text: empty lines are not free."""
+_TELL_EVERY_S = 5.0
+
+
+class Capture:
+    """`rank` None is Shoal's own: its lines are of stream "sys"."""
+
+    def __init__(self, spool: Spool, redact: Redactor, rate_kb_s: int = DEFAULT_RATE_KB_S):
+        self._spool, self._redact, self._rate = spool, redact, rate_kb_s << 10
+        self._bucket = TokenBucket(self._rate, self._rate * BURST_S, time.monotonic())
+        self._dropped_lines = self._dropped_bytes = 0
+        self._told_at = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        self._lock = threading.Lock()
+        self._new: list[_Source] = []
+        self._sources: list[_Source] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
+        self.watched_rank = -1
+        self.on_line: Callable[[bytes], None] = lambda line: None
+        """Called with the lines kept of the watched rank."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def pipe(self, rank: int | None, stream: str) -> int:
+        """A new pipe; returns the end to write to, which is the caller's to close."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        self.add(read, rank, stream)
+        return write
+
+    def add(self, fd: int, rank: int | None, stream: str) -> None:
+        """Read this descriptor from now on, and close it in the end."""
+        os.set_blocking(fd, False)
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)
+        with self._lock:
+            self._new.append(_Source(fd, rank, stream, Splitter(self._redact, self._redact.longest)))
+        self._wake()
+
+    def say(self, text: str) -> None:
+        """A line of Shoal's own."""
+        logger.info("%s", text)
+        self._spool.append([_record(time.time(), None, "sys", text.encode("utf-8", "replace"))])
+
+    def tail(self, rank: int | None, stream: str) -> str:
+        """The last output of a rank, kept or dropped."""
+        with self._lock:
+            found = [bytes(s.tail) for s in self._sources if s.rank == rank and s.stream == stream]
+        return self._redact(b"".join(found)).decode("utf-8", "replace")
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Take in what the pipes still hold, without waiting for their ends: a daemon may keep one open for ever."""
+        self._closing = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._wake_w, b"x")
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._step(BAR_EVERY_S / 4 if any(s.splitter.waiting for s in self._sources) or self._dropped_lines else None)
+            self._step(0)
+            self._drain()
+        except Exception:
+            logger.exception("capture failed")
+
+    def _step(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    os.read(self._wake_r, 4096)
+                self._take_new()
+            elif not self._read(key.data):
+                self._end(key.data)
+        now = time.monotonic()
+        for source in self._sources:
+            if source.splitter.waiting:
+                self._keep(source, source.splitter.due(now))
+        if self._dropped_lines and now - self._told_at >= _TELL_EVERY_S:
+            self._tell_dropped(now)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + 5
+        for source in list(self._sources):
+            while not source.ended and time.monotonic() < deadline:
+                before = source.total
+                if not self._read(source) or source.total == before:
+                    break
+            self._end(source)
+        self._tell_dropped(time.monotonic())
+
+    def _take_new(self) -> None:
+        with self._lock:
+            added, self._new = self._new, []
+            self._sources.extend(added)
+        for source in added:
+            self._selector.register(source.fd, selectors.EVENT_READ, source)
+
+    def _read(self, source: _Source) -> bool:
+        """False at the end of the stream."""
+        try:
+            data = os.read(source.fd, _READ)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not data:
+            return False
+        source.total += len(data)
+        source.remember(data)
+        now = time.monotonic()
+        # A flood is dropped unseen until there is room for a good piece again: it must cost no time that beats need.
+        if self._bucket.refill(now) < (self._rate / 8 if self._dropped_bytes else _OVERHEAD):
+            self._drop(source.splitter.skip(data), len(data))
+        else:
+            self._keep(source, source.splitter.feed(data, now))
+        return True
+
+    def _end(self, source: _Source) -> None:
+        if source.ended:
+            return
+        source.ended = True
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(source.fd)
+        os.close(source.fd)
+        self._keep(source, source.splitter.close())
+
+    def _keep(self, source: _Source, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        now, records = time.time(), []
+        for number, line in enumerate(lines):
+            if not self._bucket.take(len(line) + _OVERHEAD):
+                rest = lines[number:]
+                self._drop(len(rest), sum(map(len, rest)))
+                break
+            for piece in pieces(self._redact(line)):
+                records.append(_record(now, source.rank, source.stream, piece))
+            if source.rank == self.watched_rank:
+                self.on_line(line)
+        self._spool.append(records)
+
+    def _drop(self, lines: int, size: int) -> None:
+        if not self._dropped_bytes:
+            self._told_at = time.monotonic()
+        self._dropped_lines += lines
+        self._dropped_bytes += size
+
+    def _tell_dropped(self, now: float) -> None:
+        if self._dropped_bytes:
+            self.say(
+                f"[shoal] {self._dropped_lines} lines ({self._dropped_bytes / 2**20:.1f} MiB) dropped: "
+                f"output above {self._rate >> 10} KiB/s"
+            )
+        self._dropped_lines = self._dropped_bytes = 0
+        self._told_at = now
+
+
+class _Source:
+    """One stream of one rank."""
+
+    __slots__ = ("ended", "fd", "rank", "splitter", "stream", "tail", "total")
+
+    def __init__(self, fd: int, rank: int | None, stream: str, splitter: Splitter):
+        self.fd, self.rank, self.stream, self.splitter = fd, rank, stream, splitter
+        self.tail = bytearray()
+        self.total = 0
+        self.ended = False
+
+    def remember(self, data: bytes) -> None:
+        self.tail += data[-TAIL_BYTES:]
+        if len(self.tail) > TAIL_BYTES:
+            del self.tail[:-TAIL_BYTES]
+
+
+def _record(at: float, rank: int | None, stream: str, text: bytes) -> bytes:
+    record = {"t": round(at, 3), "r": rank, "e": stream, "m": text.decode("utf-8", "replace")}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,190 @@
+"""The runtime contract: the command line and the environment a worker gets. Pure, but for a look at the entry script."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal.agent.wire import JoinReply, Launch
+
+_KEPT = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM TMPDIR TEMP TMP LD_LIBRARY_PATH LD_PRELOAD SSL_CERT_FILE SSL_CERT_DIR "
+    "REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY CPATH LIBRARY_PATH CC CXX".split()
+)
+_KEPT_PREFIXES = (
+    "LC_ PIP_ UV_ CUDA NVIDIA_ NCCL_ GLOO_ UCX_ FI_ ROCM HIP_ ROCR_ HSA_ OMP_ MKL_ KMP_ GOMP_ OPENBLAS_ HF_ HUGGINGFACE_ TRANSFORMERS_ "
+    "DATASETS_ TORCH PYTORCH_ TRITON_ XDG_ MALLOC_ TOKENIZERS_"
+).split()
+_TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+class Command(NamedTuple):
+    argv: list[str]
+    per_rank: bool
+    """One process per slot; else one per node, which starts its own workers."""
+    script: str | None = None
+    """The Python file it runs, relative to the source root, if it is one."""
+
+
+def base_env(host: Mapping[str, str]) -> dict[str, str]:
+    """What of the machine's environment a job may see: how to reach and drive things, never a credential or Shoal's own."""
+    return {
+        k: v
+        for k, v in host.items()
+        if (k.upper() in _KEPT or k.startswith(tuple(_KEPT_PREFIXES))) and not _TELLTALE.search(k) and not k.startswith("SHOAL_")
+    }
+
+
+def command(entry: list[str], python: str, source: Path) -> Command:
+    """How to run an entry: scripts and modules by our interpreter, launchers, shell scripts and programs as they are."""
+    head, rest = entry[0], entry[1:]
+    if re.fullmatch(r"python[\d.]*", head) and rest:
+        return _python(rest, python)
+    if head.startswith("-m"):
+        return _python(entry, python)
+    if head == "torchrun":
+        return Command([python, "-u", "-m", "torch.distributed.run", *rest], per_rank=False)
+    if head == "accelerate":
+        return Command([python, "-u", "-m", "accelerate.commands.accelerate_cli", *rest], per_rank=False)
+    if head in _LAUNCHERS:
+        return Command(entry, per_rank=False)
+    if head.endswith(".sh"):
+        return Command(["bash", *entry], per_rank=False)
+    file = source / head
+    if head.endswith(".py") or (file.is_file() and not file.stat().st_mode & 0o111):
+        return _python(entry, python)
+    return Command([str(file), *rest] if file.is_file() else entry, per_rank=False)
+
+
+def _python(args: list[str], python: str) -> Command:
+    at = next((i for i, a in enumerate(args) if not a.startswith("-") or a in ("-m", "-c")), 0)
+    if args[at] in ("-m", "-c"):
+        is_launcher = args[at] == "-m" and len(args) > at + 1 and args[at + 1] in _LAUNCHER_MODULES
+        return Command([python, "-u", *args], per_rank=not is_launcher)
+    return Command([python, "-u", *args], per_rank=True, script=args[at])
+
+
+def accepts_data(text: str) -> bool:
+    """Whether a script takes `--data`: it adds that very argument, or parses a dataclass with a field `data`."""
+    if "data" not in text:
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    hf = "HfArgumentParser" in text
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            if any(isinstance(a, ast.Constant) and a.value == "--data" for a in node.args):
+                return True
+        elif hf and isinstance(node, ast.ClassDef):
+            if any(isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.target.id == "data" for s in node.body):
+                return True
+    return False
+
+
+def passes_data(argv: list[str]) -> bool:
+    """The user gave `--data`, or an abbreviation argparse would take for it."""
+    return any(a == "--data" or a.startswith("--data=") or a in ("--dat", "--da") for a in argv)
+
+
+class Paths(NamedTuple):
+    """Where a job finds its things, as seen by its workers."""
+
+    data: str | None
+    """The dataset's directory, or the one that holds them all when there are several."""
+    output: str
+    checkpoint: str | None
+    spool: str
+
+
+def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
+    """What is the same for all workers of a node. The user's own comes on top, but for what tells ranks apart."""
+    env = {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(launch.cpu_threads),
+        "SHOAL_JOB_ID": launch.job_id,
+        "SHOAL_JOB_NAME": launch.job_name,
+        "SHOAL_ATTEMPT": str(launch.attempt),
+        "SHOAL_ATTEMPT_ID": launch.attempt_id,
+        "SHOAL_NODE": str(launch.node),
+        "SHOAL_SPOOL": paths.spool,
+        "JOBID": launch.job_id,
+        "RUN_ID": launch.job_id,
+        "PLATFORM": "pytorch",
+        "OUTPUT_DIR": paths.output,
+        "FLEXAI_OUTPUT_CHECKPOINT_DIR": paths.output,
+    }
+    if join.world_size > 1:
+        env["USE_DDP"] = "1"
+    if paths.data:
+        env["DATA_LOCATION"] = paths.data
+    if paths.checkpoint:
+        env["SHOAL_RESUME_FROM"] = env["FLEXAI_INPUT_CHECKPOINT_DIR"] = paths.checkpoint
+    if launch.slot_kind == "cuda":
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.slots))
+    elif launch.slot_kind == "rocm":
+        env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, launch.slots))
+    return env
+
+
+def rank_env(launch: Launch, join: JoinReply, local_rank: int, error_file: str) -> dict[str, str]:
+    """What torchrun would set for this worker, so that scripts cannot tell the difference."""
+    rank, world = launch.node * join.accels + local_rank, join.world_size
+    env = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(join.accels),
+        "GROUP_RANK": str(launch.node),
+        "GROUP_WORLD_SIZE": str(join.num_nodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": join.master_addr,
+        "MASTER_PORT": str(join.master_port),
+    }
+    if world > 1:
+        env |= {
+            "TORCHELASTIC_RUN_ID": launch.attempt_id,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_ERROR_FILE": error_file,
+        }
+    return env
+
+
+def launcher_env(launch: Launch, join: JoinReply) -> dict[str, str]:
+    """For entries that start their own workers: torchrun takes what its flags leave open from PET_*."""
+    return {
+        "MASTER_ADDR": join.master_addr,
+        "MASTER_PORT": str(join.master_port),
+        "PET_NNODES": str(join.num_nodes),
+        "PET_NODE_RANK": str(launch.node),
+        "PET_NPROC_PER_NODE": str(join.accels),
+        "PET_MASTER_ADDR": join.master_addr,
+        "PET_MASTER_PORT": str(join.master_port),
+        "PET_MAX_RESTARTS": "0",
+    }
+
+
+def torchrun(launch: Launch, join: JoinReply, python: str, worker: list[str]) -> list[str]:
+    """One torchrun node whose workers run `worker`."""
+    return [
+        *(python, "-u", "-m", "torch.distributed.run", "--max-restarts=0", "--no-python"),
+        *(f"--nnodes={join.num_nodes}", f"--node-rank={launch.node}", f"--nproc-per-node={join.accels}"),
+        *(f"--master-addr={join.master_addr}", f"--master-port={join.master_port}"),
+        *worker,
+    ]
+
+
+def merge(
+    host: dict[str, str], contract: dict[str, str], user: dict[str, str], ranks: dict[str, str], rewrite: Callable[[str], str]
+) -> dict[str, str]:
+    """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
+    return host | contract | {k: rewrite(v) for k, v in user.items()} | ranks

@@ -1,0 +1,147 @@
+"""How /input and friends come to be: bubblewrap mounts where it works, else their names are rewritten in arguments and environment.
+
+The sandbox's root is a tmpfs with the host's top-level entries bound into it, so nothing is ever created on the host. Its own pid
+namespace makes the kernel end every process of the job with the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal.core.boot import boot_id
+
+logger = logging.getLogger(__name__)
+
+SETTING = "SHOAL_SANDBOX"
+_PROBE_TIMEOUT_S = 20
+
+
+class Mode(StrEnum):
+    BWRAP_PID = "bubblewrap"
+    BWRAP = "bubblewrap without a pid namespace"
+    """Where /proc cannot be mounted anew, as in many containers."""
+    REWRITE = "rewrite"
+
+    @property
+    def paths(self) -> str:
+        """What people are told: core.jobs.NodeView.paths."""
+        return "rewrite" if self is Mode.REWRITE else "bubblewrap"
+
+
+class Bind(NamedTuple):
+    inside: str
+    host: str
+    read_only: bool = True
+
+
+def choose(cache_dir: Path, setting: str | None = None) -> Mode:
+    """What works here; tried once per boot and remembered."""
+    setting = setting or os.environ.get(SETTING) or "auto"
+    bwrap = None if setting == "rewrite" else shutil.which("bwrap")
+    if bwrap is None:
+        if setting == "bubblewrap":
+            raise RuntimeError("SHOAL_SANDBOX=bubblewrap, but there is no bwrap here")
+        return Mode.REWRITE
+    mode = _remembered(cache_dir, bwrap) or _probe(cache_dir, bwrap)
+    if mode is Mode.REWRITE and setting == "bubblewrap":
+        raise RuntimeError("SHOAL_SANDBOX=bubblewrap, but bwrap does not work here")
+    return mode
+
+
+def forget(cache_dir: Path) -> None:
+    """What was remembered turned out wrong."""
+    (cache_dir / "sandbox.json").unlink(missing_ok=True)
+
+
+def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[str] = ()) -> list[str]:
+    """The command that runs `argv` with these mounts. `hide`: files and folders that shall look empty inside."""
+    if mode is Mode.REWRITE:
+        return list(argv)
+    args = ["bwrap", "--die-with-parent", *_root({b.inside.split("/")[1] for b in binds})]
+    if mode is Mode.BWRAP_PID:
+        args += ["--unshare-pid", "--proc", "/proc"]
+    else:
+        args += ["--bind", "/proc", "/proc"]
+    for path in hide:
+        if Path(path).is_dir():
+            args += ["--tmpfs", path, "--remount-ro", path]
+        elif Path(path).exists():
+            args += ["--ro-bind", "/dev/null", path]
+    for bind in sorted(binds, key=lambda b: b.inside.count("/")):
+        args += ["--ro-bind" if bind.read_only else "--bind", bind.host, bind.inside]
+    return [*args, "--", *argv]
+
+
+class Rewriter:
+    """Puts host paths in place of the contract's, wherever one begins a word: `/input/x`, `--data=/input/x`, `a:/output`."""
+
+    def __init__(self, binds: Sequence[Bind] = ()):
+        self._hosts: Mapping[str, str] = {b.inside: b.host for b in binds}
+        names = "|".join(re.escape(p) for p in sorted(self._hosts, key=len, reverse=True))
+        self._pattern = re.compile(rf"""(?:(?<=[\s=:,;"'\[({{@])|^)({names})(?=[/\s:,;"'\])}}]|$)""") if names else None
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(lambda found: self._hosts[found[1]], text) if self._pattern else text
+
+
+def _root(taken: set[str]) -> list[str]:
+    """Binds of the host's top-level entries, but for those whose place the contract takes."""
+    args: list[str] = []
+    for entry in sorted(os.scandir("/"), key=lambda e: e.name):
+        if entry.name in taken or entry.name == "proc":
+            continue
+        if entry.is_symlink():
+            args += ["--symlink", os.readlink(entry.path), entry.path]  # noqa: PTH115
+        else:
+            args += ["--dev-bind" if entry.name == "dev" else "--bind", entry.path, entry.path]
+    return args
+
+
+def _remembered(cache_dir: Path, bwrap: str) -> Mode | None:
+    with suppress(OSError, ValueError, KeyError):
+        known = json.loads((cache_dir / "sandbox.json").read_text())
+        if known["for"] == _circumstances(bwrap):
+            return Mode(known["mode"])
+    return None
+
+
+def _probe(cache_dir: Path, bwrap: str) -> Mode:
+    mode = next((m for m in (Mode.BWRAP_PID, Mode.BWRAP) if _works(m)), Mode.REWRITE)
+    logger.info("sandbox: %s", mode.value)
+    with suppress(OSError):
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        aside = cache_dir / f"sandbox.{os.getpid()}.tmp"
+        aside.write_text(json.dumps({"for": _circumstances(bwrap), "mode": mode.value}))
+        aside.rename(cache_dir / "sandbox.json")
+    return mode
+
+
+def _works(mode: Mode) -> bool:
+    # A mount inside a mount and the devices, as the real thing will have them.
+    binds = [Bind("/input", "/usr"), Bind("/output", "/usr", read_only=False)]
+    script = "test -d /input/bin && test -w /dev/null && test -r /proc/self/stat"
+    try:
+        done = subprocess.run(
+            wrap(["/bin/sh", "-c", script], mode, binds), capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.info("%s: %s", mode.value, error)
+        return False
+    if done.returncode:
+        logger.info("%s: %s", mode.value, done.stderr.decode(errors="replace").strip())
+    return done.returncode == 0
+
+
+def _circumstances(bwrap: str) -> list[object]:
+    stat = Path(bwrap).stat()
+    return [bwrap, stat.st_mtime_ns, boot_id(), os.getuid()]

@@ -1,0 +1,84 @@
+"""The schemas of shoal.core.agents as plain objects: pydantic alone would double the time to the user's first line.
+
+tests/unit/agent/test_wire.py holds every field and default here to the schemas.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TOKEN_HEADER = "X-Shoal-Agent"
+BEAT_INTERVAL_S = 1.0
+
+
+class _Wire:
+    """Takes what it knows from a JSON object and ignores the rest; class attributes are the defaults."""
+
+    def __init__(self, data: dict[str, Any]):
+        known = type(self).__annotations__
+        self.__dict__.update({k: v for k, v in data.items() if k in known})
+
+
+class Launch(_Wire):
+    job_id: str
+    job_name: str
+    attempt_id: str
+    attempt: int
+    node: int
+    token: str
+    url: str
+    server_file: str | None = None
+    store_path: str | None = None
+    work_dir: str
+    cache_dir: str
+    python: str
+    machine: str
+    slots: list[int]
+    slot_kind: str = "cpu"
+    cpu_threads: int = 1
+
+    @classmethod
+    def read(cls, path: Path) -> Launch:
+        launch = cls(json.loads(path.read_text()))
+        missing = [name for name in cls.__annotations__ if not hasattr(launch, name)]
+        if missing:
+            raise ValueError(f"{path}: no {', '.join(missing)}")
+        return launch
+
+
+class Mount(_Wire):
+    path: str
+    manifest: dict[str, Any]
+    manifest_id: str
+    name: str
+
+
+class JoinReply(_Wire):
+    ready: bool
+    num_nodes: int = 1
+    entry: list[str] = []
+    accels: int = 1
+    launcher: str = "direct"
+    master_addr: str = ""
+    master_port: int = 0
+    source: dict[str, Any] | None = None
+    mounts: list[Mount] = []
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+
+    def __init__(self, data: dict[str, Any]):
+        super().__init__(data)
+        self.mounts = [Mount(m) for m in data.get("mounts", [])]
+
+    @property
+    def world_size(self) -> int:
+        return self.num_nodes * self.accels
+
+
+class BeatReply(_Wire):
+    fenced: bool = False
+    stop: bool = False
+    grace_s: float = 10.0
+    commands: list[dict[str, Any]] = []

@@ -1,0 +1,146 @@
+"""A job live on the terminal: its lines on stdout, what happens to it on stderr, its progress below."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from shoal.cli._format import bar, clean, clean_log, duration
+from shoal.cli._output import out
+from shoal.core.errors import JobFailed, Unreachable
+from shoal.core.states import JobState
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.core.jobs import JobSummary, JobView, LogLine, Progress
+
+DETACHED = 130
+TALK_EVERY_S = 15.0
+"""How often progress is told where no line can stay on the screen."""
+
+
+@dataclass(slots=True)
+class LogOptions:
+    """Which lines, and how they look."""
+
+    node: int | None = None
+    rank: int | None = None
+    since: datetime | None = None
+    attempt: int | None = None
+    timestamps: bool = False
+    num_workers: int = 1
+
+    def print(self, line: LogLine) -> None:
+        if self.attempt is not None and line.attempt != self.attempt:
+            return
+        if out.json:
+            out.emit_line(line)
+            return
+        text = clean_log(line.text) if out.is_terminal else line.text
+        out.line(f"{self._prefix(line)}{text}")
+
+    def _prefix(self, line: LogLine) -> str:
+        """Who said it, where there are several; nothing to strip where there is one."""
+        stamp = f"{datetime.fromtimestamp(line.at).astimezone():%Y-%m-%dT%H:%M:%S.%f%z} " if self.timestamps else ""
+        if line.rank is None:
+            return f"{stamp}[node{line.node}] "
+        return f"{stamp}[rank{line.rank}] " if self.num_workers > 1 and self.rank is None else stamp
+
+
+def follow_job(client: Client, job: JobSummary, options: LogOptions) -> int:
+    """Until it ends (0, or JobFailed), or ^C (which only detaches)."""
+    try:
+        _Watch(client, job, options).run()
+        view = client.jobs.get(job.id)
+    except KeyboardInterrupt:
+        out.end_line()
+        out.say(f"Detached. Job '{job.name}' goes on.")
+        out.say(f"  see it again:  {out.prog} training logs {job.name} -f")
+        out.say(f"  stop it:       {out.prog} training stop {job.name}")
+        return DETACHED
+    return finish(view)
+
+
+def finish(job: JobView) -> int:
+    """The exit code of a job that has ended; a failure as an error, so that all failures look alike."""
+    if job.status is JobState.SUCCEEDED:
+        out.status("succeeded", job.status, f"after {run_time(job)}")
+        return 0
+    why = clean(job.reason) if job.reason else "no reason was given"
+    raise JobFailed(f"Job '{job.name}' {job.status}: {why}", hint=f"{out.prog} training inspect {job.name}")
+
+
+def run_time(job: JobSummary, now: datetime | None = None) -> str | None:
+    from shoal.core.schema import utcnow
+
+    if job.started_at is None:
+        return None
+    return duration(((job.ended_at or now or utcnow()) - job.started_at).total_seconds())
+
+
+def progress_text(progress: Progress, *, with_bar: bool = False) -> str:
+    """`━━━╌╌ 40 %  step 400 of 1000, 2 min left`."""
+    parts = []
+    if progress.fraction is not None:
+        parts.append((f"{bar(progress.fraction)} " if with_bar else "") + f"{progress.fraction:.0%} ")
+    parts.append(f"{progress.unit} {progress.step}" + (f" of {progress.total}" if progress.total else ""))
+    if progress.eta_s is not None and (progress.fraction or 0) < 1:
+        parts.append(f", {duration(progress.eta_s)} left")
+    return clean("".join(parts))
+
+
+@dataclass(slots=True)
+class _Watch:
+    client: Client
+    job: JobSummary
+    options: LogOptions
+    clock: Callable[[], float] = time.monotonic
+    _told: tuple[str, int] | None = None
+    _told_progress_at: float = field(default=0.0)
+
+    def run(self) -> None:
+        from shoal.client.follow import Back, Changed, Lines, Lost
+
+        options = self.options
+        events = self.client.jobs.follow(self.job.id, node=options.node, rank=options.rank, since=options.since)
+        try:
+            for event in events:
+                match event:
+                    case Lines(lines=lines):
+                        for line in lines:
+                            options.print(line)
+                    case Changed(job=job):
+                        self._tell_change(job)
+                    case Lost(error=error):
+                        out.warn(f"{error.message} The job goes on; waiting for the server.")
+                        if isinstance(error, Unreachable) and error.hint:
+                            out.dim(f"  {error.hint}")
+                    case Back():
+                        out.say("The server is back.")
+        finally:
+            out.stick("")
+
+    def _tell_change(self, job: JobSummary) -> None:
+        self.job = job
+        if (job.status, job.attempts) != self._told:
+            self._told = (job.status, job.attempts)
+            if not job.status.is_terminal:
+                out.status(f"● {job.status}", job.status, self._detail(job))
+        if job.progress is not None and not job.status.is_terminal:
+            self._tell_progress(job.progress)
+
+    def _detail(self, job: JobSummary) -> str:
+        if job.status is JobState.QUEUED:
+            waiting = self.client.jobs.get(job.id).waiting
+            return clean(waiting) if waiting else ""
+        return f"(attempt {job.attempts})" if job.attempts > 1 else ""
+
+    def _tell_progress(self, progress: Progress) -> None:
+        if out.talks_to_terminal and out.is_terminal:
+            out.stick(progress_text(progress, with_bar=True))
+        elif self.clock() - self._told_progress_at >= TALK_EVERY_S:
+            self._told_progress_at = self.clock()
+            out.dim(f"  {progress_text(progress)}")

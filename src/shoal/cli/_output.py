@@ -1,0 +1,245 @@
+"""One `out` for all commands: stdout is data, stderr is talk; tables on a terminal, plain text in a pipe, `--json` anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli._format import STATUS_STYLES, ago, clean, timestamp
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; the value's type decides how it is shown (times relative on a terminal, ISO in a pipe)."""
+
+    title: str
+    value: Callable[[Any], Any]
+    is_status: bool = False
+    is_right: bool = False
+
+
+class Output:
+    def __init__(self) -> None:
+        self.prog = "flexai" if Path(sys.argv[0]).stem == "flexai" else "shoal"
+        """The name we were called by, for the commands that hints suggest."""
+        self.json = False
+        self.quiet = False
+        self._sticky = ""
+        self._consoles: dict[bool, Console] = {}
+
+    @property
+    def is_terminal(self) -> bool:
+        return sys.stdout.isatty()
+
+    @property
+    def talks_to_terminal(self) -> bool:
+        return sys.stderr.isatty()
+
+    # Data: stdout
+
+    def show(self, value: Any, human: Callable[[], None]) -> None:
+        """The value as JSON where asked for, else whatever `human` prints."""
+        if self.json:
+            self.emit(value)
+        else:
+            human()
+
+    def emit(self, value: Any) -> None:
+        """One JSON document."""
+        self.line(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+    def emit_line(self, value: Any) -> None:
+        """One line of a JSON stream."""
+        self.line(json.dumps(as_json(value), ensure_ascii=False))
+
+    def line(self, text: str = "") -> None:
+        self.write(text + "\n")
+
+    def write(self, text: str) -> None:
+        sticky = self.hide_sticky()
+        # A name or a log may hold half a surrogate pair, which no encoding takes.
+        sys.stdout.write(text.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
+        self.stick(sticky)
+
+    def table(self, rows: Sequence[Any], columns: Sequence[Column], *, empty: str = "") -> None:
+        if not rows and empty and self.is_terminal:
+            self.say(empty)
+            return
+        if self.is_terminal:
+            self._rich_table(rows, columns)
+        else:
+            self._plain_table(rows, columns)
+
+    def fields(self, pairs: Iterable[tuple[str, Any]], *, indent: str = "") -> None:
+        """Label and value, one per line; pairs without a value are left out."""
+        shown = [(label, value) for label, value in pairs if value not in (None, "")]
+        width = max((len(label) for label, _ in shown), default=0)
+        for label, value in shown:
+            if self.is_terminal:
+                self._print_rich((f"{indent}{label.ljust(width)}  ", "dim"), self._styled(value))
+            else:
+                self.line(f"{indent}{(label + ':').ljust(width + 1)}  {plain(value)}")
+
+    def heading(self, text: str) -> None:
+        self.line()
+        if self.is_terminal:
+            self._print_rich((text, "bold"))
+        else:
+            self.line(f"{text}:")
+
+    def styled(self, *parts: str | tuple[str, str]) -> None:
+        """A line of (text, style) parts."""
+        if self.is_terminal:
+            self._print_rich(*parts)
+        else:
+            self.line("".join(p if isinstance(p, str) else p[0] for p in parts))
+
+    # Talk: stderr
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self._tell(text)
+
+    def dim(self, text: str) -> None:
+        if not self.quiet:
+            self._tell(text, "dim")
+
+    def warn(self, text: str) -> None:
+        self._tell(f"warning: {text}", "yellow", lead="warning:")
+
+    def error(self, text: str, *, hint: str | None = None) -> None:
+        self.stick("")
+        self._tell(f"error: {text}", "bold red", lead="error:")
+        if hint:
+            self._tell(f"hint: {hint}", "cyan", lead="hint:")
+
+    def status(self, label: str, style_of: str, rest: str = "") -> None:
+        """A change of state, in that state's colour."""
+        if not self.quiet:
+            self._tell(f"{label} {rest}".rstrip(), STATUS_STYLES.get(style_of, "default"), lead=label)
+
+    def stick(self, text: str) -> None:
+        """A line that stays below everything else on the terminal, until the next one or ''."""
+        self.hide_sticky()
+        if text and self.talks_to_terminal and not self.quiet and not self.json:
+            sys.stderr.write(f"\r{text[: _width() - 1]}")
+            sys.stderr.flush()
+            self._sticky = text
+
+    def hide_sticky(self) -> str:
+        shown, self._sticky = self._sticky, ""
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        return shown
+
+    def end_line(self) -> None:
+        """After ^C on a terminal."""
+        self.stick("")
+        if self.talks_to_terminal:
+            sys.stderr.write("\n")
+
+    def console(self, *, stderr: bool = False) -> Console:
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        known = self._consoles.get(stderr)
+        if known is None or known.file is not stream:
+            known = Console(file=stream, highlight=False, markup=False, emoji=False)
+            self._consoles[stderr] = known
+        return known
+
+    def _tell(self, text: str, style: str = "", *, lead: str = "") -> None:
+        sticky = self.hide_sticky()
+        sys.stdout.flush()
+        if style and self.talks_to_terminal:
+            from rich.text import Text
+
+            shown = Text(text, style="" if lead else style)
+            if lead:
+                shown.stylize(style, 0, len(lead))
+            self.console(stderr=True).print(shown, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+        self.stick(sticky)
+
+    def _print_rich(self, *parts: str | tuple[str, str] | Text) -> None:
+        from rich.text import Text
+
+        self.console().print(Text.assemble(*parts), soft_wrap=True)
+
+    def _styled(self, value: Any) -> str | tuple[str, str]:
+        text = human(value)
+        style = STATUS_STYLES.get(text) if isinstance(value, str) else None
+        return (text, style) if style else text
+
+    def _rich_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+        for column in columns:
+            # Folding, never an ellipsis: what is shown can be copied.
+            table.add_column(column.title, justify="right" if column.is_right else "left", overflow="fold")
+        for row in rows:
+            cells = [(human(column.value(row)), column.is_status) for column in columns]
+            table.add_row(
+                *(Text(text, style=STATUS_STYLES.get(text, "") if is_status else "") for text, is_status in cells)
+            )
+        self.console().print(table)
+
+    def _plain_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> None:
+        grid = [[c.title for c in columns], *([plain(c.value(row)) for c in columns] for row in rows)]
+        widths = [max(len(line[i]) for line in grid) for i in range(len(columns))]
+        for line in grid:
+            padded = [
+                cell.rjust(width) if column.is_right else cell.ljust(width)
+                for cell, width, column in zip(line, widths, columns, strict=True)
+            ]
+            self.line("  ".join(padded).rstrip())
+
+
+def human(value: Any) -> str:
+    """A value for a terminal."""
+    if value is None or value == "":
+        return "–"
+    return ago(value) if isinstance(value, datetime) else clean(str(value))
+
+
+def plain(value: Any) -> str:
+    """A value for a pipe."""
+    if value is None or value == "":
+        return "-"
+    return timestamp(value) if isinstance(value, datetime) else clean(str(value))
+
+
+def as_json(value: Any) -> Any:
+    """Schemas, and lists and mappings of them, as plain JSON values."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {k: as_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(v) for v in value]
+    return value
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 80
+
+
+out = Output()

@@ -1,0 +1,131 @@
+"""The page `training inspect` prints for people."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from shoal.cli._follow import progress_text, run_time
+from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, timestamp
+from shoal.cli._output import Column, out
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from shoal.core.jobs import EventView, JobView
+
+MOST_EVENTS = 30
+
+
+def print_job(job: JobView) -> None:
+    _header(job)
+    _resources(job)
+    _attempts(job)
+    _events(job)
+    _next_commands(job)
+
+
+def _header(job: JobView) -> None:
+    state = f"{job.status}{' (stopping)' if job.stop_requested and not job.status.is_terminal else ''}"
+    out.styled((job.name, "bold"), "  ", (state, STATUS_STYLES.get(job.status, "default")))
+    out.line()
+    out.fields(
+        [
+            ("Id", job.id),
+            ("Reason", job.reason if job.status.is_terminal else None),
+            ("Waiting", job.waiting),
+            ("Progress", progress_text(job.progress, with_bar=out.is_terminal) if job.progress else None),
+            ("Ran for" if job.ended_at else "Running for", run_time(job)),
+            ("Exit code", job.exit_code),
+            ("Workspace", job.workspace),
+            ("Submitted", f"{_when(job.created_at)} by {clean(job.created_by)}"),
+            ("Started", _when(job.started_at)),
+            ("Ended", _when(job.ended_at)),
+        ]
+    )
+
+
+def _resources(job: JobView) -> None:
+    spec = job.spec
+    asked = str(spec.min_nodes) if spec.min_nodes == spec.max_nodes else f"{spec.min_nodes} to {spec.max_nodes}"
+    out.heading("What runs")
+    out.fields(
+        [
+            ("Command", shlex.join(spec.entry)),
+            ("Source", _source(job.source)),
+            ("Resources", f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}"),
+            ("Launcher", spec.launcher),
+            ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
+            ("Checkpoint", spec.checkpoint),
+            ("Env", " ".join(f"{k}={shlex.quote(v)}" for k, v in spec.env.items())),
+            ("Secrets", ", ".join(f"{k} from '{v}'" for k, v in spec.secrets.items())),
+            ("Priority", spec.priority or None),
+            ("Restarts", f"up to {spec.max_restarts}"),
+            ("Time limit", duration(spec.time_limit_s) if spec.time_limit_s else None),
+        ],
+        indent="  ",
+    )
+
+
+def _attempts(job: JobView) -> None:
+    if not job.attempt_list:
+        return
+    out.heading("Attempts and nodes")
+    rows = [(attempt, node) for attempt in job.attempt_list for node in attempt.nodes]
+    columns = [
+        Column("ATTEMPT", lambda r: r[0].number, is_right=True),
+        Column("NODE", lambda r: r[1].index, is_right=True),
+        Column("MACHINE", lambda r: r[1].machine),
+        Column("SLOTS", lambda r: ",".join(map(str, r[1].slots))),
+        Column("STATE", lambda r: r[1].state, is_status=True),
+        Column("EXIT", lambda r: r[1].exit_code, is_right=True),
+        Column("PATHS", lambda r: r[1].paths),
+        Column("REASON", lambda r: r[1].reason or r[0].reason),
+    ]
+    out.table(rows, columns)
+
+
+def _events(job: JobView) -> None:
+    if not job.events:
+        return
+    out.heading("What happened")
+    shown = job.events[-MOST_EVENTS:]
+    if len(job.events) > len(shown):
+        out.styled((f"  … {plural(len(job.events) - len(shown), 'earlier event')} (see --json)", "dim"))
+    start = job.created_at
+    for event in shown:
+        out.styled((f"  {_clock(event, start)}  ", "dim"), clean(event.message))
+
+
+def _next_commands(job: JobView) -> None:
+    if not out.is_terminal:
+        return
+    commands = [("training logs", " -f" if not job.status.is_terminal else "", "its output")]
+    if job.status.is_terminal:
+        commands.append(("training delete", "", "remove it"))
+    else:
+        commands.append(("training stop", "", "stop it"))
+    out.line()
+    for command, options, what in commands:
+        line = f"{out.prog} {command} {job.name}{options}"
+        out.styled((f"{line:<48}", "cyan"), (f" {what}", "dim"))
+
+
+def _source(source: dict[str, object]) -> str:
+    """`git https://… at 1a2b3c`, `folder /home/me/project`, or whatever is known."""
+    known = {k: clean(str(v)) for k, v in source.items() if v}
+    where = known.get("url") or known.get("path") or known.get("name") or known.get("id", "")
+    revision = f" at {known['revision']}" if "revision" in known else ""
+    return f"{known.get('kind', '')} {where}{revision}".strip()
+
+
+def _when(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return f"{timestamp(moment)} ({ago(moment)})" if out.is_terminal else timestamp(moment)
+
+
+def _clock(event: EventView, start: datetime) -> str:
+    if not out.is_terminal:
+        return timestamp(event.at)
+    return f"{'+' + duration(max(0.0, (event.at - start).total_seconds())):>12}"

@@ -1,0 +1,80 @@
+"""What people type, turned into values; whatever cannot be is a UsageError that says how it should look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from shoal.core.errors import UsageError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|d|w)?")
+_UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_COMPOUND = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:sec|min|s|m|h|d|w)\s*)+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_S = 3650 * 86_400
+
+
+def parse_duration(text: str, option: str) -> float:
+    """`90s`, `30m`, `1h30m`, `2d`, or plain seconds."""
+    cleaned = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", cleaned):
+        seconds = float(cleaned)
+    elif _COMPOUND.fullmatch(cleaned):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(cleaned))
+    else:
+        raise UsageError(f"{option} {text!r} is not a length of time.", hint=f"Like this: {option} 90s, 30m, 8h or 2d")
+    if not 0 < seconds <= _LONGEST_S:
+        raise UsageError(f"{option} {text!r} must be more than nothing and at most ten years.")
+    return seconds
+
+
+def parse_since(text: str, now: datetime | None = None) -> datetime:
+    """`5m` ago, or a moment like `2025-01-31T12:00:00` (local time unless it names a zone)."""
+    if re.match(r"\d{4}-", text):
+        try:
+            return datetime.fromisoformat(text).astimezone(UTC)
+        except ValueError:
+            pass
+    else:
+        try:
+            return (now or datetime.now(UTC)) - timedelta(seconds=parse_duration(text, "--since"))
+        except UsageError:
+            pass
+    raise UsageError(
+        f"--since {text!r} is neither a length of time nor a moment.",
+        hint="Like this: --since 5m, or --since 2025-01-31T12:00:00Z",
+    )
+
+
+def parse_nodes(text: str) -> tuple[int, int]:
+    """`4`, or `1:4` for as many as there are, between one and four."""
+    low, colon, high = text.strip().partition(":")
+    try:
+        smallest = int(low)
+        largest = int(high) if colon else smallest
+    except ValueError:
+        raise UsageError(
+            f"--nodes {text!r} is not a number of nodes.", hint="Like this: --nodes 2, or --nodes 1:4"
+        ) from None
+    if smallest < 1:
+        raise UsageError(f"--nodes {text!r}: a job needs at least one node.")
+    if largest < smallest:
+        raise UsageError(f"--nodes {text!r} has its largest before its smallest.", hint=f"--nodes {largest}:{smallest}")
+    return smallest, largest
+
+
+def parse_pairs(items: Sequence[str] | None, option: str, shape: str) -> dict[str, str]:
+    """`NAME=VALUE` options; the value may hold anything, '=' too."""
+    pairs: dict[str, str] = {}
+    for item in items or ():
+        name, equals, value = item.partition("=")
+        # The value may be secret (people mistype), so only the name is ever repeated.
+        if not equals:
+            raise UsageError(f"{option} {name!r} has no '='.", hint=f"Like this: {option} {shape}")
+        if not _ENV_NAME.fullmatch(name):
+            raise UsageError(f"{option}: {name!r} is not an environment variable name.", hint=f"{option} {shape}")
+        if name in pairs:
+            raise UsageError(f"{option} {name} is given twice.")
+        pairs[name] = value
+    return pairs

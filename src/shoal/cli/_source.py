@@ -1,0 +1,180 @@
+"""The code of a job: a folder, archive or file packed here and sent by content, or a repository the server fetches."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.cli._format import bar, plural, size
+from shoal.cli._output import out
+from shoal.core.errors import EntryNotFound, Refused, UsageError
+from shoal.core.names import did_you_mean
+from shoal.core.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.store.pack import PackedTree
+
+MAX_BYTES = ServerSettings().max_source_mb << 20
+_SUFFIXES = (".py", ".sh")
+_REDRAW_S = 0.1
+_COMMIT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChoice:
+    """At most one of these; none means the present folder."""
+
+    repository_url: str | None = None
+    source_name: str | None = None
+    folder: Path | None = None
+    archive: Path | None = None
+    file: Path | None = None
+    revision: str | None = None
+
+    def check(self) -> None:
+        given = {
+            "--repository-url": self.repository_url,
+            "--source-name": self.source_name,
+            "--dir": self.folder,
+            "--zip": self.archive,
+            "--file": self.file,
+        }
+        chosen = [option for option, value in given.items() if value is not None]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)} exclude each other: a job's code comes from one place.")
+        if self.revision and not (self.repository_url or self.source_name):
+            raise UsageError("--repository-revision needs --repository-url or --source-name.")
+
+    @property
+    def is_git(self) -> bool:
+        return bool(self.repository_url or self.source_name)
+
+
+def send_source(client: Client, choice: SourceChoice, entry: Sequence[str]) -> tuple[str, list[str]]:
+    """The source's id on the server, and the entry with its script named as it is in the source."""
+    if choice.is_git:
+        if not entry:
+            raise _no_script([])
+        out.dim(f"Fetching {choice.repository_url or choice.source_name} …")
+        source = client.sources.fetch_git(
+            url=choice.repository_url, source_name=choice.source_name, revision=choice.revision
+        )
+        return source.id, [_relative(entry[0]), *entry[1:]]
+    if choice.archive is not None:
+        with tempfile.TemporaryDirectory(prefix="shoal-") as scratch:
+            return _send(client, choice, _unpack(choice.archive, Path(scratch) / "source"), entry)
+    return _send(client, choice, choice.folder or Path.cwd(), entry)
+
+
+def check_entry(entry: Sequence[str], paths: Sequence[str], folder: Path | None = None) -> list[str]:
+    """The entry, if its script is among the paths; else what was probably meant.
+
+    Other first words (`torchrun`, `-m`, a command that requirements.txt installs) are taken at their word.
+    """
+    if not entry:
+        raise _no_script(paths)
+    script = _relative(entry[0], folder)
+    if script in paths:
+        return [script, *entry[1:]]
+    is_folder = any(path.startswith(script.rstrip("/") + "/") for path in paths)
+    if not script.endswith(_SUFFIXES) and not is_folder and f"{script}.py" not in paths:
+        return list(entry)
+    raise EntryNotFound(
+        f"There is no script {entry[0]!r} in the source. {_what_was_meant(script, paths, folder)}".strip()
+    )
+
+
+def _what_was_meant(script: str, paths: Sequence[str], folder: Path | None) -> str:
+    scripts = [path for path in paths if path.endswith(_SUFFIXES)]
+    elsewhere = [path for path in scripts if path.endswith("/" + posixpath.basename(script))]
+    if elsewhere:
+        return f"Did you mean {' or '.join(map(repr, elsewhere[:3]))}?"
+    if folder is not None and (folder / script).is_file():
+        return "The file is there, but .gitignore or .shoalignore leaves it out."
+    inside = [path for path in scripts if path.startswith(script.rstrip("/") + "/")]
+    if guess := did_you_mean(script, inside or scripts):
+        return guess.strip()
+    shown = (inside or scripts)[:5]
+    return (
+        f"It holds {', '.join(shown)}{' …' if len(scripts) > len(shown) else ''}." if shown else "It holds no scripts."
+    )
+
+
+def _send(client: Client, choice: SourceChoice, folder: Path, entry: Sequence[str]) -> tuple[str, list[str]]:
+    from shoal.store.pack import pack_files, pack_tree
+    from shoal.store.transfer import upload
+
+    if choice.file is not None:
+        packed = pack_files([choice.file])
+        entry = entry or [choice.file.name]
+        origin = {"kind": "file", "path": str(choice.file.absolute())}
+    else:
+        packed = pack_tree(folder, max_bytes=MAX_BYTES)
+        where = choice.archive or folder
+        origin = {"kind": "archive" if choice.archive else "folder", "path": str(where.absolute())}
+    for line in packed.skipped:
+        out.warn(f"left out: {line}")
+    entry = check_entry(entry, [f.path for f in packed.manifest.files], None if choice.archive else folder)
+    for _ in range(_COMMIT_TRIES):
+        with _UploadBar(packed) as progress:
+            sent = upload(packed, client.store, progress=progress.add)
+        source = client.sources.commit(packed.manifest, origin)
+        if not source.missing:
+            out.dim(f"Source: {plural(source.files, 'file')}, {size(source.size)} ({size(sent)} sent)")
+            return source.id, list(entry)
+    raise Refused("The server keeps losing parts of the source while they are sent. Try again.")
+
+
+def _unpack(archive: Path, into: Path) -> Path:
+    from shoal.store.archives import Limits, unpack
+
+    for note in unpack(archive, into, limits=Limits(max_bytes=MAX_BYTES)):
+        out.warn(note)
+    return into
+
+
+def _relative(script: str, folder: Path | None = None) -> str:
+    """`./train.py`, or a full path into the folder, as it is called in the source."""
+    if folder is not None and script.startswith("/"):
+        try:
+            return str(Path(script).resolve().relative_to(folder.resolve()))
+        except ValueError:
+            return script
+    return posixpath.normpath(script) if script.startswith("./") else script
+
+
+def _no_script(paths: Sequence[str]) -> UsageError:
+    scripts = sorted((path for path in paths if path.endswith(".py")), key=lambda p: ("/" in p, p))
+    likely = next((name for name in ("train.py", "main.py") if name in scripts), scripts[0] if scripts else "train.py")
+    return UsageError("Say which script to run, after `--`.", hint=f"{out.prog} training run NAME -- {likely}")
+
+
+class _UploadBar:
+    """Shown on a terminal for what takes longer than a moment; `add` may come from any thread."""
+
+    def __init__(self, packed: PackedTree):
+        self._total = packed.manifest.size
+        self._done = 0
+        self._lock = threading.Lock()
+        self._drawn_at = time.monotonic() + _REDRAW_S
+
+    def __enter__(self) -> _UploadBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        out.stick("")
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self._done += num_bytes
+            now = time.monotonic()
+            if self._total and now - self._drawn_at > _REDRAW_S:
+                self._drawn_at = now
+                out.stick(f"Uploading {bar(self._done / self._total)} {size(self._done)} of {size(self._total)}")

@@ -1,0 +1,86 @@
+"""`shoal key`: API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from shoal.cli._output import Column, out
+from shoal.cli._parse import parse_duration
+from shoal.cli._session import connect
+
+app = App(name="key")
+
+
+@app.command
+def create(
+    name: str,
+    /,
+    *,
+    scope: Annotated[list[Literal["read", "write", "admin"]] | None, Parameter(consume_multiple=False)] = None,
+    expires: str | None = None,
+) -> None:
+    """Make an API key. It is shown this once.
+
+    Examples:
+
+      shoal key create laptop
+      shoal key create ci --scope read --scope write --expires 30d
+      export SHOAL_API_KEY=$(shoal key create ci)
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    scope
+        What it may do: read, write, admin (repeatable; all by default).
+    expires
+        When it stops working: 12h, 30d …
+    """
+    from shoal.core.people import Scope
+
+    expires_in_s = int(parse_duration(expires, "--expires")) if expires else None
+    with connect() as client:
+        key = client.keys.create(name, scopes=[Scope(s) for s in scope or ()], expires_in_s=expires_in_s)
+
+    def show() -> None:
+        out.line(key.key)
+        out.say(f"This is the only time key '{name}' is shown. Use it as SHOAL_API_KEY.")
+
+    out.show(key, show)
+
+
+@app.command(name="list")
+def list_keys() -> None:
+    """List your API keys.
+
+    Examples:
+
+      shoal key list
+    """
+    with connect() as client:
+        keys = client.keys.list()
+    columns = [
+        Column("NAME", lambda k: k.name),
+        Column("KEY", lambda k: f"…{k.hint}"),
+        Column("SCOPES", lambda k: ",".join(k.scopes)),
+        Column("CREATED", lambda k: k.created_at),
+        Column("LAST USED", lambda k: k.last_used_at),
+        Column("EXPIRES", lambda k: k.expires_at),
+        Column("REVOKED", lambda k: k.revoked_at),
+    ]
+    out.show(keys, lambda: out.table(keys, columns, empty=f"None yet. Make one: {out.prog} key create NAME"))
+
+
+@app.command
+def revoke(name: str, /) -> None:
+    """Make a key useless, at once and for ever.
+
+    Examples:
+
+      shoal key revoke ci
+    """
+    with connect() as client:
+        client.keys.revoke(name)
+    out.show({"revoked": name}, lambda: out.say(f"Key '{name}' is revoked."))

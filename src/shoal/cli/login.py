@@ -1,0 +1,185 @@
+"""`shoal login`, `logout`, `signup` and `whoami`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from typing import TYPE_CHECKING
+
+from shoal.cli._output import out
+from shoal.cli._prompt import ask, ask_secret
+from shoal.cli._session import connect, session
+from shoal.core.errors import ShoalError, UsageError
+from shoal.core.settings import Layout
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.core.people import SessionView, UserView
+
+
+def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: bool = False) -> None:
+    """Sign in to a server and remember it for the next commands.
+
+    The password is prompted for; what is kept (readable by you only) is an
+    API key made for this machine. The private local server needs no login.
+
+    Examples:
+
+      shoal login --url https://shoal.example.org
+      shoal login --url https://shoal.example.org --email ada@example.org
+      shoal login --url https://shoal.example.org --key-stdin < key.txt
+
+    Parameters
+    ----------
+    email
+        The address you signed up with.
+    key_stdin
+        Use an API key, read from stdin, instead of e-mail and password.
+    password_stdin
+        Read the password from stdin instead of asking.
+    """
+    url = _server_to_sign_in_to()
+    if key_stdin:
+        key = ask_secret("API key", from_stdin=True, option="--key-stdin").strip()
+        with _client(url, key) as client:
+            user = client.auth.me()
+        _remember(url, key, None)
+    else:
+        email = email or ask("E-mail: ")
+        password = ask_secret("Password", from_stdin=password_stdin, option="--password-stdin")
+        with _client(url, None) as client:
+            signed_in = client.auth.sign_in(email, password)
+        user = _keep_key(url, signed_in)
+    out.show({"url": url, "user": user}, lambda: out.say(f"Signed in to {url} as {user.email}."))
+
+
+def signup(*, email: str | None = None, name: str = "", password_stdin: bool = False) -> None:
+    """Make an account on a server and sign in to it.
+
+    A server takes sign-ups if its settings allow them; the first account of
+    a new server is its admin.
+
+    Examples:
+
+      shoal signup --url https://shoal.example.org --email ada@example.org
+
+    Parameters
+    ----------
+    email
+        Your address.
+    name
+        How others see you.
+    password_stdin
+        Read the password (at least 10 characters) from stdin instead of asking.
+    """
+    url = _server_to_sign_in_to()
+    email = email or ask("E-mail: ")
+    password = ask_secret("Password", from_stdin=password_stdin, option="--password-stdin", twice=True)
+    with _client(url, os.environ.get("SHOAL_API_KEY")) as client:
+        signed_up = client.auth.sign_up(email, password, name)
+    user = _keep_key(url, signed_up)
+    out.show(
+        {"url": url, "user": user}, lambda: out.say(f"Welcome, {user.name or user.email}. You are signed in to {url}.")
+    )
+
+
+def logout() -> None:
+    """Forget the server and revoke the key that `shoal login` made.
+
+    Examples:
+
+      shoal logout
+    """
+    from shoal.client.config import ClientConfig
+
+    layout = Layout()
+    config = ClientConfig.load(layout)
+    if not config.url:
+        out.show({"url": None}, lambda: out.say("You were not signed in anywhere."))
+        return
+    url, key, key_id = config.url, config.key, config.key_id
+    ClientConfig().save(layout)
+    if key and key_id:
+        try:
+            with _client(url, key) as client:
+                client.keys.revoke(key_id)
+        except ShoalError as error:
+            out.warn(f"The key could not be revoked at {url}: {error.message}")
+    out.show({"url": url}, lambda: out.say(f"Signed out of {url}."))
+
+
+def whoami() -> None:
+    """Show who you are, on which server and in which workspace.
+
+    Examples:
+
+      shoal whoami
+      shoal whoami --json
+    """
+    with connect() as client:
+        user = client.auth.me()
+        found = {"user": user, "url": client.url, "workspace": client.workspace}
+    pairs = [
+        ("E-mail", user.email),
+        ("Name", user.name),
+        ("Admin", "yes" if user.is_admin else "no"),
+        ("Server", client.url),
+        ("Workspace", client.workspace),
+    ]
+    out.show(found, lambda: out.fields(pairs))
+
+
+def _server_to_sign_in_to() -> str:
+    """As given, else the one signed in to before, else the local one, which has to be running."""
+    from shoal.client.config import find_target, is_loopback
+    from shoal.client.local import running_server
+
+    layout = Layout()
+    url = find_target(layout, url=session.url).url
+    if url is None:
+        record = running_server(layout)
+        if record is None:
+            raise UsageError(
+                "Say which server: the private local one needs no login.",
+                hint=f"{out.prog} login --url https://shoal.example.org",
+            )
+        url = record.url
+    if url.startswith("http://") and not is_loopback(url):
+        out.warn(f"{url} is not encrypted: others on the network can read your password and key.")
+    return url
+
+
+def _keep_key(url: str, signed_in: SessionView) -> UserView:
+    """Trade the short-lived session for a key of this machine."""
+    from shoal.core.errors import NameTaken
+
+    base = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node() or "machine")[:40].strip("-.") or "machine"
+    with _client(url, signed_in.token) as client:
+        for name in (f"cli-{base}", f"cli-{base}-{os.urandom(3).hex()}"):
+            try:
+                made = client.keys.create(name)
+                break
+            except NameTaken:
+                continue
+        else:
+            raise UsageError(f"A key named {name!r} exists already.", hint=f"{out.prog} key list")
+        client.auth.sign_out()
+    _remember(url, made.key, made.id)
+    return signed_in.user
+
+
+def _remember(url: str, key: str, key_id: str | None) -> None:
+    from shoal.client.config import ClientConfig
+
+    layout = Layout()
+    old = ClientConfig.load(layout)
+    ClientConfig(url=url, key=key, key_id=key_id, workspace=old.workspace if old.url == url else None).save(layout)
+    if os.environ.get("SHOAL_API_KEY"):
+        out.warn("SHOAL_API_KEY is set and goes before the key just saved.")
+
+
+def _client(url: str, key: str | None) -> Client:
+    from shoal.client import Client
+
+    return Client(url, key)

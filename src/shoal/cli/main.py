@@ -1,0 +1,87 @@
+"""Registration only: which command lives where. Nothing heavy is imported until a command runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, Group, Parameter
+
+from shoal import __version__
+from shoal.cli._errors import run_guarded
+from shoal.cli._output import out
+from shoal.cli._session import session
+
+WORK = Group("Work", sort_key=1)
+PEOPLE = Group("People and access", sort_key=2)
+SERVER = Group("Server", sort_key=3)
+GLOBAL = Group("Options of every command", sort_key=99)
+
+app = App(
+    name=out.prog,
+    help="Train PyTorch models on whatever machines you have.",
+    help_format="plaintext",
+    version=__version__,
+    suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(negative=(), show_default=False),
+)
+
+app.command("shoal.cli.training:app", name="training", group=WORK, help="Run training jobs, watch and stop them.")
+app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git repositories to run code from.")
+app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
+
+app.command("shoal.cli.login:login", name="login", group=PEOPLE)
+app.command("shoal.cli.login:logout", name="logout", group=PEOPLE)
+app.command("shoal.cli.login:signup", name="signup", group=PEOPLE)
+app.command("shoal.cli.login:whoami", name="whoami", group=PEOPLE)
+app.command("shoal.cli.workspace:app", name="workspace", group=PEOPLE, help="Workspaces and their members.")
+app.command("shoal.cli.key:app", name="key", group=PEOPLE, help="API keys.")
+app.command("shoal.cli.secret:app", name="secret", group=PEOPLE, help="Values that reach jobs and nobody else.")
+app.command(
+    "shoal.cli.code_registry:app", name="code-registry", group=PEOPLE, help="Git hosts with private repositories."
+)
+
+app.command("shoal.cli.server:up", name="up", group=SERVER)
+app.command("shoal.cli.server:down", name="down", group=SERVER)
+app.command("shoal.cli.server:app", name="server", group=SERVER, help="The server on this machine.")
+app.command("shoal.cli.version:version", name="version", group=SERVER)
+
+
+@app.meta.default
+def launch(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    url: Annotated[str | None, Parameter(group=GLOBAL, help="Server to talk to (SHOAL_URL).")] = None,
+    workspace: Annotated[
+        str | None, Parameter(name=("--workspace", "-w"), group=GLOBAL, help="Workspace to work in (SHOAL_WORKSPACE).")
+    ] = None,
+    json: Annotated[bool, Parameter(group=GLOBAL, help="Print JSON for machines.")] = False,
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), group=GLOBAL, help="Print data and errors only.")] = False,
+) -> object:
+    out.json, out.quiet = json, quiet
+    session.url, session.workspace = url, workspace
+    if not tokens:
+        return _welcome()
+    return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """The console scripts `shoal` and `flexai`; the exit code."""
+    given = list(sys.argv[1:] if tokens is None else tokens)
+    return run_guarded(lambda: app.meta(given, exit_on_error=False, print_error=False, result_action="return_value"))
+
+
+def _welcome() -> int:
+    prog = out.prog
+    out.line(f"""Shoal trains PyTorch models on whatever machines you have. Start here:
+
+  {prog} training run hello -f -- train.py   run a script of this folder and watch it
+  {prog} training list                       see your jobs
+  {prog} machine list                        see what they can run on
+
+Everything else: {prog} --help""")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""`shoal secret`: values that reach jobs as environment variables."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from shoal.cli._output import Column, out
+from shoal.cli._prompt import ask_secret
+from shoal.cli._session import connect
+
+app = App(name="secret")
+
+
+@app.command
+def create(name: str, /, *, value_stdin: bool = False) -> None:
+    """Store a secret, or replace its value. The value is prompted for.
+
+    It is encrypted at rest, reaches jobs that ask for it, and is never shown.
+
+    Examples:
+
+      shoal secret create wandb
+      shoal secret create wandb --value-stdin < key.txt
+      shoal training run hello --secret WANDB_API_KEY=wandb -- train.py
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    value_stdin
+        Read the value from stdin instead of asking.
+    """
+    value = ask_secret(f"Value of '{name}'", from_stdin=value_stdin, option="--value-stdin")
+    with connect() as client:
+        secret = client.secrets.set(name, value)
+    out.show(secret, lambda: out.say(f"Secret '{name}' stored. Use it: training run … --secret ENV_NAME={name}"))
+
+
+@app.command(name="list")
+def list_secrets() -> None:
+    """List the secrets of the workspace, by name only.
+
+    Examples:
+
+      shoal secret list
+    """
+    with connect() as client:
+        secrets = client.secrets.list()
+    columns = [
+        Column("NAME", lambda s: s.name),
+        Column("CREATED", lambda s: s.created_at),
+        Column("UPDATED", lambda s: s.updated_at),
+    ]
+    out.show(secrets, lambda: out.table(secrets, columns, empty=f"None yet. Make one: {out.prog} secret create NAME"))
+
+
+@app.command
+def delete(name: str, /) -> None:
+    """Forget a secret. Jobs that need it will no longer start.
+
+    Examples:
+
+      shoal secret delete wandb
+    """
+    with connect() as client:
+        client.secrets.delete(name)
+    out.show({"deleted": name}, lambda: out.say(f"Secret '{name}' deleted."))

@@ -1,0 +1,204 @@
+"""`shoal server`, `up` and `down`: the server on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+
+from shoal.cli._output import out
+from shoal.core.errors import NotFound, Unreachable
+from shoal.core.settings import Layout
+
+if TYPE_CHECKING:
+    from shoal.client.local import Started
+
+app = App(name="server")
+
+
+@app.command
+def start(
+    *, host: str | None = None, port: int | None = None, slots: int | None = None, foreground: bool = False
+) -> None:
+    """Start the server of this data directory in the background.
+
+    Settings given here are remembered for the next start.
+
+    Examples:
+
+      shoal server start
+      shoal server start --slots 4
+      shoal server start --host 0.0.0.0 --port 8080 --foreground
+
+    Parameters
+    ----------
+    host
+        Address to listen on (default 127.0.0.1: this machine only).
+    port
+        Port to listen on (default: a free one, kept from then on).
+    slots
+        Jobs' workers this machine takes at once (default: its GPUs, or half its cores).
+    foreground
+        Stay in the foreground and log here, for systemd or a container.
+    """
+    from shoal.client import local
+
+    layout = Layout()
+    arguments = _arguments(host, port, slots)
+    if foreground:
+        local.check_extra()
+        command = [*local.server_command(layout), *arguments]
+        sys.stdout.flush()
+        os.execve(command[0], command, local.server_environment(layout))  # noqa: S606
+    started = local.start_server(layout, arguments)
+    _warn_if_ignored(started, arguments)
+    word = "Started the server" if started.is_new else "The server is already running"
+    out.show(_facts(layout), lambda: out.say(f"{word} at {started.record.url} (pid {started.record.pid})."))
+
+
+@app.command
+def status() -> int:
+    """Show whether the server of this data directory runs, and where.
+
+    Exits 0 if it runs and answers, 6 if not.
+
+    Examples:
+
+      shoal server status
+      shoal server status --json
+    """
+    facts = _facts(Layout())
+    pairs = [
+        ("Server", "running" if facts["running"] else "not running"),
+        ("URL", facts["url"]),
+        ("Pid", facts["pid"]),
+        ("Version", facts["version"]),
+        ("Data", facts["home"]),
+        ("Log", facts["log"]),
+    ]
+    out.show(facts, lambda: out.fields(pairs))
+    return 0 if facts["running"] else Unreachable.exit_code
+
+
+@app.command
+def stop() -> None:
+    """Stop the server. Running jobs go on; the next start picks them up again.
+
+    Examples:
+
+      shoal server stop
+    """
+    from shoal.client.local import stop_server
+
+    record = stop_server(Layout())
+    if record is None:
+        out.show({"stopped": False}, lambda: out.say("The server was not running."))
+        return
+
+    def tell() -> None:
+        out.say(f"Stopped the server at {record.url}.")
+        out.say(f"Jobs that were running go on without it and are picked up by the next `{out.prog} server start`.")
+
+    out.show({"stopped": True, "url": record.url, "pid": record.pid}, tell)
+
+
+@app.command
+def log(*, lines: int = 100) -> None:
+    """Show the end of the server's log.
+
+    Examples:
+
+      shoal server log
+      shoal server log --lines 1000
+
+    Parameters
+    ----------
+    lines
+        How many lines to show (default 100).
+    """
+    from collections import deque
+
+    path = Layout().server_log
+    if not path.exists():
+        raise NotFound(f"There is no log at {path} yet.", hint=f"Start the server: {out.prog} server start")
+    with path.open(errors="replace") as file:
+        last = list(deque(file, maxlen=max(0, lines)))
+    out.show({"path": str(path), "lines": [line.rstrip("\n") for line in last]}, lambda: out.write("".join(last)))
+
+
+def up(*, slots: int | None = None, host: str | None = None, port: int | None = None) -> None:
+    """Start the server in the background, and say where it is and how to reach it.
+
+    Does nothing but tell if it runs already.
+
+    Examples:
+
+      shoal up
+      shoal up --slots 4
+
+    Parameters
+    ----------
+    slots
+        Jobs' workers this machine takes at once (default: its GPUs, or half its cores).
+    host
+        Address to listen on (default 127.0.0.1: this machine only).
+    port
+        Port to listen on (default: a free one, kept from then on).
+    """
+    from shoal.client import local
+
+    layout = Layout()
+    arguments = _arguments(host, port, slots)
+    started = local.start_server(layout, arguments)
+    _warn_if_ignored(started, arguments)
+
+    def tell() -> None:
+        out.line(started.record.url)
+        out.say(
+            f"The server is {'up' if started.is_new else 'already up'}. On this machine, commands find it by themselves."
+        )
+        if layout.owner_key.exists():
+            out.say("For other programs:")
+            out.say(f"  export SHOAL_URL={started.record.url}")
+            out.say(f"  export SHOAL_API_KEY=$(cat {layout.owner_key})")
+        out.say(f"Stop it with: {out.prog} down")
+
+    out.show(_facts(layout), tell)
+
+
+def down() -> None:
+    """Stop the server, as `server stop` does. Running jobs go on.
+
+    Examples:
+
+      shoal down
+    """
+    stop()
+
+
+def _arguments(host: str | None, port: int | None, slots: int | None) -> list[str]:
+    given = {"--host": host, "--port": port, "--slots": slots}
+    return [part for name, value in given.items() if value is not None for part in (name, str(value))]
+
+
+def _warn_if_ignored(started: Started, arguments: list[str]) -> None:
+    if arguments and not started.is_new:
+        out.warn(
+            f"The server was running already, so {' '.join(arguments)} changed nothing. "
+            f"For new settings: {out.prog} server stop, then start it with them."
+        )
+
+
+def _facts(layout: Layout) -> dict[str, Any]:
+    from shoal.client import Client
+    from shoal.client.local import running_server
+
+    record = running_server(layout)
+    facts: dict[str, Any] = {"running": record is not None, "url": None, "pid": None, "version": None, "private": None}
+    if record is not None:
+        with Client(record.url) as client:
+            health = client.health()
+        facts.update(url=record.url, pid=record.pid, version=health.get("version"), private=health.get("private"))
+    return {**facts, "home": str(layout.root), "log": str(layout.server_log), "owner_key": str(layout.owner_key)}

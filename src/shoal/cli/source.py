@@ -1,0 +1,66 @@
+"""`shoal source`: named git repositories."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from shoal.cli._output import Column, out
+from shoal.cli._session import connect
+
+app = App(name="source")
+
+
+@app.command
+def add(name: str, repository: str, /, *, revision: str | None = None) -> None:
+    """Name a git repository, to run code from it with --source-name.
+
+    Examples:
+
+      shoal source add experiments https://github.com/me/experiments
+      shoal source add stable https://github.com/me/experiments --revision v1.2
+      shoal training run hello --source-name experiments -- train.py
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    repository
+        Its URL, as `git clone` takes it.
+    revision
+        Branch, tag or commit to use unless a run asks for another.
+    """
+    with connect() as client:
+        source = client.git_sources.add(name, repository, revision)
+    out.show(source, lambda: out.say(f"Source '{source.name}' is {source.url}."))
+
+
+@app.command(name="list")
+def list_sources() -> None:
+    """List the named git repositories of the workspace.
+
+    Examples:
+
+      shoal source list
+    """
+    with connect() as client:
+        sources = client.git_sources.list()
+    columns = [
+        Column("NAME", lambda s: s.name),
+        Column("URL", lambda s: s.url),
+        Column("REVISION", lambda s: s.revision),
+        Column("ADDED", lambda s: s.created_at),
+    ]
+    out.show(sources, lambda: out.table(sources, columns, empty=f"None yet. Add one: {out.prog} source add NAME URL"))
+
+
+@app.command
+def delete(name: str, /) -> None:
+    """Forget a named git repository. Jobs that used it keep their code.
+
+    Examples:
+
+      shoal source delete experiments
+    """
+    with connect() as client:
+        client.git_sources.delete(name)
+    out.show({"deleted": name}, lambda: out.say(f"Source '{name}' deleted."))

@@ -1,0 +1,241 @@
+"""`shoal training`: jobs, from `run` to `delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from shoal.cli._output import Column, out
+from shoal.cli._parse import parse_duration, parse_since
+from shoal.cli._prompt import confirm
+from shoal.cli._session import connect
+from shoal.core.errors import ShoalError, UsageError
+
+if TYPE_CHECKING:
+    from shoal.core.jobs import Progress
+
+app = App(name="training")
+app.command("shoal.cli._training_run:run", name="run")
+
+Status = Literal["queued", "starting", "running", "succeeded", "failed", "stopped"]
+
+
+@app.command(name="list")
+def list_jobs(*, status: Status | None = None, search: str | None = None, limit: int = 50) -> None:
+    """List the jobs of the workspace, newest first.
+
+    Examples:
+
+      shoal training list
+      shoal training list --status running
+      shoal training list --search gpt --limit 10 --json
+
+    Parameters
+    ----------
+    status
+        Only jobs in this state.
+    search
+        Only jobs with this in their name.
+    limit
+        How many at most (default 50).
+    """
+    from shoal.cli._follow import run_time
+
+    with connect() as client:
+        jobs = client.jobs.list(status=status, search=search, limit=limit)
+    columns = [
+        Column("NAME", lambda j: j.name),
+        Column("STATUS", lambda j: j.status, is_status=True),
+        Column("PROGRESS", lambda j: _fraction(j.progress), is_right=True),
+        Column("NODES", lambda j: j.nodes, is_right=True),
+        Column("ACCELS", lambda j: j.accels, is_right=True),
+        Column("ATTEMPTS", lambda j: j.attempts, is_right=True),
+        Column("RAN FOR", run_time),
+        Column("CREATED", lambda j: j.created_at),
+        Column("ID", lambda j: j.id),
+    ]
+    empty = f"No jobs{' like that' if status or search else ''} yet. Run one: {out.prog} training run NAME -- train.py"
+    out.show(jobs, lambda: out.table(jobs, columns, empty=empty))
+
+
+@app.command
+def inspect(name: str, /) -> None:
+    """Show all about a job: state, progress, resources, attempts, what happened.
+
+    Examples:
+
+      shoal training inspect hello
+      shoal training inspect hello --json
+
+    Parameters
+    ----------
+    name
+        The job's name or id.
+    """
+    from shoal.cli._page import print_job
+
+    with connect() as client:
+        job = client.jobs.get(name)
+    out.show(job, lambda: print_job(job))
+
+
+@app.command
+def logs(
+    name: str,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
+    rank: int | None = None,
+    node: int | None = None,
+    since: str | None = None,
+    attempt: int | None = None,
+    timestamps: bool = False,
+) -> int:
+    """Print a job's output. With -f, go on until it ends, and exit as it does.
+
+    Ctrl-C leaves the job running.
+
+    Examples:
+
+      shoal training logs hello
+      shoal training logs hello -f
+      shoal training logs hello --rank 0 --since 5m
+      shoal training logs hello --node 1 --attempt 2 --timestamps
+
+    Parameters
+    ----------
+    name
+        The job's name or id.
+    follow
+        Go on as new lines come.
+    rank
+        Only this worker's lines.
+    node
+        Only this node's lines.
+    since
+        Only lines after this: 5m ago, or 2025-01-31T12:00:00Z.
+    attempt
+        Only this attempt's lines.
+    timestamps
+        Put the time before each line.
+    """
+    from shoal.cli._follow import LogOptions, follow_job
+
+    moment = parse_since(since) if since else None
+    options = LogOptions(node=node, rank=rank, since=moment, attempt=attempt, timestamps=timestamps)
+    with connect() as client:
+        job = client.jobs.get(name)
+        options.num_workers = job.nodes * job.accels
+        if follow:
+            return follow_job(client, job, options)
+        for line in client.jobs.lines(job.id, node=node, rank=rank, since=moment, attempt=attempt):
+            options.print(line)
+    return 0
+
+
+@app.command
+def stop(*names: str, wait: bool = False) -> int:
+    """Stop jobs: SIGTERM first, SIGKILL after a grace period.
+
+    Examples:
+
+      shoal training stop hello
+      shoal training stop hello world --wait
+
+    Parameters
+    ----------
+    names
+        The jobs' names or ids.
+    wait
+        Come back when they have stopped.
+    """
+    with connect() as client:
+
+        def stop_one(name: str) -> object:
+            job = client.jobs.stop(name)
+            job = client.jobs.wait(job.id) if wait else job
+            if job.status.is_terminal:
+                out.say(f"Job '{job.name}' has {'ended: ' if job.status != 'stopped' else ''}{job.status}.")
+            else:
+                out.say(f"Job '{job.name}' is stopping.")
+            return job
+
+        return _each(names, stop_one)
+
+
+@app.command
+def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False) -> int:
+    """Delete jobs that have ended, with their logs and history.
+
+    Examples:
+
+      shoal training delete hello
+      shoal training delete hello world --yes
+
+    Parameters
+    ----------
+    names
+        The jobs' names or ids.
+    yes
+        Do not ask.
+    """
+    shown = ", ".join(f"'{name}'" for name in names)
+    if names and not confirm(f"Delete {shown} with logs and history?", yes=yes):
+        out.say("Nothing was deleted.")
+        return 0
+    with connect() as client:
+
+        def delete_one(name: str) -> object:
+            client.jobs.delete(name)
+            out.say(f"Job '{name}' deleted.")
+            return {"deleted": name}
+
+        return _each(names, delete_one)
+
+
+@app.command
+def wait(name: str, /, *, timeout: str | None = None) -> int:
+    """Wait until a job has ended; exit 0 if it succeeded, 1 if not, 7 if time ran out.
+
+    Examples:
+
+      shoal training wait hello
+      shoal training wait hello --timeout 30m
+
+    Parameters
+    ----------
+    name
+        The job's name or id.
+    timeout
+        How long to wait at most: 90s, 30m, 8h …
+    """
+    from shoal.cli._follow import finish
+
+    limit_s = parse_duration(timeout, "--timeout") if timeout else None
+    with connect() as client:
+        job = client.jobs.wait(name, timeout_s=limit_s)
+    if out.json:
+        out.emit(job)
+    return finish(job)
+
+
+def _each(names: tuple[str, ...], act: Callable[[str], object]) -> int:
+    """Do all that can be done; the first failure decides the exit code."""
+    if not names:
+        raise UsageError("Say which jobs.", hint=f"{out.prog} training list")
+    done, first = [], 0
+    for name in names:
+        try:
+            done.append(act(name))
+        except ShoalError as error:
+            first = first or error.exit_code
+            out.error(error.message, hint=error.hint)
+    if out.json:
+        out.emit(done)
+    return first
+
+
+def _fraction(progress: Progress | None) -> str | None:
+    return None if progress is None or progress.fraction is None else f"{progress.fraction:.0%}"

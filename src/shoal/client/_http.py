@@ -1,0 +1,221 @@
+"""The one place that speaks HTTP: requests, retries, and wire errors turned into `shoal.core.errors`."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from shoal import __version__
+from shoal.client._httpx import httpx
+from shoal.client.config import check_url, is_loopback
+from shoal.core.errors import Internal, InvalidName, ShoalError, TimedOut, Unreachable, from_wire
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PREFIX = "/api/v1"
+PAUSES_S = (0.1, 0.3, 0.8, 1.5)
+"""Waits between tries of a call that may be repeated: long enough for a server that is just restarting."""
+CONNECT_TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
+
+_BUSY = frozenset({502, 503, 504})
+_REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+
+
+class Http:
+    """A connection to one server. `locate` gives the server's present URL, for one that may come back elsewhere."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        locate: Callable[[], str | None] | None = None,
+        pauses_s: tuple[float, ...] = PAUSES_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self.url = check_url(url)
+        self.pauses_s = pauses_s
+        self.sleep = sleep
+        self._locate = locate
+        headers = {"User-Agent": f"shoal/{__version__}", "Accept": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self._client = httpx.Client(
+            headers=headers,
+            # A default SSL context costs 90 ms, and http:// never uses it: redirects are not followed.
+            verify=self.url.startswith("https://"),
+            # A proxy has no way to reach this machine's loopback.
+            trust_env=not is_loopback(self.url),
+            # The key goes to the server it was made for and nowhere else.
+            follow_redirects=False,
+            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def fetch(self, kind: type[T], path: str, **params: Any) -> T:
+        """GET a schema (or a list of them)."""
+        return parse(kind, self.send("GET", path, params=params))
+
+    def call(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: BaseModel | None = None,
+        *,
+        repeatable: bool | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> T:
+        """Send a schema, get a schema."""
+        return parse(kind, self.send(method, path, body=body, repeatable=repeatable, timeout_s=timeout_s))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: BaseModel | bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        repeatable: bool | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> httpx.Response:
+        """One call, tried again with back-off where that is safe: the server never heard it, or it may be repeated."""
+        repeatable = method in _REPEATABLE if repeatable is None else repeatable
+        may_have_happened = False
+        for pause_s in (*self.pauses_s, None):
+            try:
+                response = self._send_once(method, path, body, params, timeout_s)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if pause_s is None or not self._worth_another_try(error):
+                    raise self.unreachable(error) from error
+            except httpx.TimeoutException as error:
+                raise TimedOut(f"{self.url} did not answer within {timeout_s:.0f} seconds.") from error
+            except httpx.TransportError as error:
+                may_have_happened = True
+                if pause_s is None or not repeatable:
+                    raise self.unreachable(error) from error
+            else:
+                if response.is_success:
+                    return response
+                if method == "DELETE" and response.status_code == 404 and may_have_happened:
+                    return response
+                if pause_s is None or not repeatable or response.status_code not in _BUSY:
+                    raise self.error(response)
+            logger.debug("%s %s: trying again in %s s", method, path, pause_s)
+            self.sleep(pause_s)
+        raise AssertionError("unreachable")  # the last round either returns or raises
+
+    @contextmanager
+    def stream(self, path: str, params: Mapping[str, Any], *, silence_s: float) -> Iterator[Iterator[bytes]]:
+        """A GET whose body is read as it comes; never retried here. No byte for `silence_s` counts as lost."""
+        timeout = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
+        request = self._client.build_request("GET", self._full(path), params=_given(params), timeout=timeout)
+        request.headers["Accept"] = "text/event-stream"
+        response = self._client.send(request, stream=True)
+        try:
+            if not response.is_success:
+                response.read()
+                raise self.error(response)
+            yield response.iter_bytes()
+        finally:
+            response.close()
+
+    def relocate(self) -> bool:
+        """Look where the server is now; true when it has moved."""
+        found = self._locate() if self._locate else None
+        if not found or found == self.url:
+            return False
+        self.url = check_url(found)
+        return True
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        why = "is not known to the name service" if _is_unknown_host(error) else "does not answer"
+        hint = (
+            "Start it: shoal server start"
+            if is_loopback(self.url)
+            else "Check the address (--url, SHOAL_URL) and the network."
+        )
+        return Unreachable(f"The server at {self.url} {why}.", hint=hint)
+
+    def error(self, response: httpx.Response) -> ShoalError:
+        """The exception for an answer that is not a success."""
+        if response.is_redirect:
+            target = response.headers.get("Location", "another address")
+            return Unreachable(
+                f"{self.url} points to {target}, which is not followed: your key belongs to the first address.",
+                hint="If that is your server, use its address: --url or SHOAL_URL",
+            )
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if isinstance(body, dict) and isinstance(body.get("error"), dict):
+            return from_wire(body, response.status_code)
+        if response.status_code in _BUSY:
+            return Unreachable(f"The server at {self.url} is not available (HTTP {response.status_code}).")
+        return Unreachable(
+            f"{self.url} answered HTTP {response.status_code}, and not as a Shoal server does.",
+            hint="Check the address: --url or SHOAL_URL",
+        )
+
+    def _send_once(
+        self, method: str, path: str, body: BaseModel | bytes | None, params: Mapping[str, Any] | None, timeout_s: float
+    ) -> httpx.Response:
+        headers, content = {}, b""
+        if isinstance(body, BaseModel):
+            headers["Content-Type"], content = "application/json", body.model_dump_json().encode()
+        elif body is not None:
+            headers["Content-Type"], content = "application/octet-stream", body
+        return self._client.request(
+            method,
+            self._full(path),
+            params=_given(params or {}),
+            content=content or None,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        )
+
+    def _full(self, path: str) -> str:
+        return f"{self.url}{PREFIX}{path}"
+
+    def _worth_another_try(self, error: Exception) -> bool:
+        return self.relocate() or not _is_unknown_host(error)
+
+
+def parse(kind: type[T], response: httpx.Response) -> T:
+    try:
+        return TypeAdapter(kind).validate_json(response.content)
+    except ValidationError as error:
+        raise Internal(
+            "The server's answer was not understood.", hint="Client and server may differ in version: shoal version"
+        ) from error
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path. Names are data: they never climb or end up in another route."""
+    if name in ("", ".", ".."):
+        raise InvalidName(f"{name!r} is not a usable name. {InvalidName.__doc__}")
+    return quote(name, safe="")
+
+
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in params.items() if v is not None}
+
+
+def _is_unknown_host(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

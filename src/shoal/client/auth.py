@@ -1,0 +1,24 @@
+"""Signing up, in and out."""
+
+from __future__ import annotations
+
+from shoal.client._noun import Noun
+from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp, UserView
+
+
+class Auth(Noun):
+    def sign_up(self, email: str, password: str, name: str = "") -> SessionView:
+        return self._http.call(SessionView, "POST", "/auth/sign-up", SignUp(email=email, password=password, name=name))
+
+    def sign_in(self, email: str, password: str) -> SessionView:
+        return self._http.call(SessionView, "POST", "/auth/sign-in", SignIn(email=email, password=password))
+
+    def sign_out(self) -> None:
+        """End the session whose token this client holds."""
+        self._http.send("POST", "/auth/sign-out")
+
+    def change_password(self, old: str, new: str) -> None:
+        self._http.send("POST", "/auth/password", body=PasswordChange(old_password=old, new_password=new))
+
+    def me(self) -> UserView:
+        return self._http.fetch(UserView, "/auth/me")

@@ -1,0 +1,66 @@
+"""`Client`: everything the server offers, one attribute per noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from shoal.client._http import Http
+from shoal.client.auth import Auth
+from shoal.client.config import DEFAULT_WORKSPACE
+from shoal.client.git_sources import GitSources
+from shoal.client.jobs import Jobs
+from shoal.client.keys import Keys
+from shoal.client.machines import Machines
+from shoal.client.members import Members
+from shoal.client.registries import Registries
+from shoal.client.secrets import Secrets
+from shoal.client.sources import Sources
+from shoal.client.store import Store
+from shoal.client.workspaces import Workspaces
+
+
+class Client:
+    """A person's way to one server, in one workspace. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        workspace: str = DEFAULT_WORKSPACE,
+        *,
+        locate: Callable[[], str | None] | None = None,
+    ):
+        self.workspace = workspace
+        self._http = http = Http(url, key, locate=locate)
+        self.auth = Auth(http)
+        self.keys = Keys(http)
+        self.workspaces = Workspaces(http)
+        self.machines = Machines(http)
+        self.members = Members(http, workspace)
+        self.secrets = Secrets(http, workspace)
+        self.registries = Registries(http, workspace)
+        self.git_sources = GitSources(http, workspace)
+        self.sources = Sources(http, workspace)
+        self.store = Store(http, workspace)
+        self.jobs = Jobs(http, workspace)
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    def health(self) -> dict[str, Any]:
+        """status, version and whether this is a private local server. Needs no key."""
+        return self._http.fetch(dict[str, Any], "/health")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

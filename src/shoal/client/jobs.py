@@ -1,0 +1,121 @@
+"""Jobs: submit, look, follow, stop, delete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from shoal.client._http import segment
+from shoal.client._noun import WorkspaceNoun
+from shoal.client.follow import PATIENCE_S, Follower
+from shoal.core.errors import TimedOut
+from shoal.core.jobs import JobSpec, JobSummary, JobView, LogLine, LogPage
+
+WAIT_POLL_S = 0.5
+
+
+class Jobs(WorkspaceNoun):
+    """Wherever a job is asked for, its name or its id will do."""
+
+    def create(self, spec: JobSpec) -> JobView:
+        return self._http.call(JobView, "POST", self._path("jobs"), spec)
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        search: str | None = None,
+        limit: int | None = None,
+        before: str | None = None,
+    ) -> list[JobSummary]:
+        """Newest first."""
+        path = self._path("jobs")
+        return self._http.fetch(list[JobSummary], path, status=status, search=search, limit=limit, before=before)
+
+    def get(self, job: str) -> JobView:
+        return self._http.fetch(JobView, self._job(job))
+
+    def stop(self, job: str) -> JobView:
+        """Ask it to stop; stopping what has ended or is stopping changes nothing."""
+        return self._http.call(JobView, "POST", self._job(job, "stop"), repeatable=True)
+
+    def delete(self, job: str) -> None:
+        """Only a job that has ended."""
+        self._http.send("DELETE", self._job(job))
+
+    def wait(
+        self,
+        job: str,
+        *,
+        timeout_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> JobView:
+        """Until it has ended, or TimedOut."""
+        deadline = None if timeout_s is None else clock() + timeout_s
+        while not (view := self.get(job)).status.is_terminal:
+            left_s = WAIT_POLL_S if deadline is None else deadline - clock()
+            if left_s <= 0:
+                raise TimedOut(f"Job '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")
+            self._http.sleep(min(WAIT_POLL_S, left_s))
+        return view
+
+    def logs(
+        self,
+        job: str,
+        *,
+        after: int = 0,
+        node: int | None = None,
+        rank: int | None = None,
+        since: datetime | None = None,
+        attempt: int | None = None,
+        limit: int | None = None,
+    ) -> LogPage:
+        """One page of lines; go on with `after=page.cursor` while `page.more`."""
+        return self._http.fetch(
+            LogPage,
+            self._job(job, "logs"),
+            after=after,
+            node=node,
+            rank=rank,
+            since=_seconds(since),
+            attempt=attempt,
+            limit=limit,
+        )
+
+    def lines(
+        self,
+        job: str,
+        *,
+        node: int | None = None,
+        rank: int | None = None,
+        since: datetime | None = None,
+        attempt: int | None = None,
+    ) -> Iterator[LogLine]:
+        """All lines there are, page by page."""
+        cursor, more = 0, True
+        while more:
+            page = self.logs(job, after=cursor, node=node, rank=rank, since=since, attempt=attempt)
+            yield from page.lines
+            cursor, more = page.cursor, page.more
+
+    def follow(
+        self,
+        job: str,
+        *,
+        after: int = 0,
+        node: int | None = None,
+        rank: int | None = None,
+        since: datetime | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Follower:
+        """Lines and changes as they come, until the job has ended; outlives server restarts."""
+        params = {"node": node, "rank": rank, "since": _seconds(since)}
+        return Follower(self._http, self._job(job, "follow"), params, after=after, patience_s=patience_s)
+
+    def _job(self, job: str, *parts: str) -> str:
+        return self._path("jobs", segment(job), *parts)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -1,0 +1,158 @@
+"""Agents as processes of this machine: the embedded default, nothing to install.
+
+An agent lives in a session of its own, so it outlives the server; its directory holds who it is
+(`agent.json`: pid, create_time, boot_id), which tells a live agent from a stale pid after a reboot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from shoal.core.agents import Launch
+from shoal.core.boot import boot_id
+from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.engines.slots import detect
+
+logger = logging.getLogger(__name__)
+MACHINE = "local"
+
+
+class LocalEngine(Engine):
+    def __init__(self, nodes_dir: Path, *, slots: int = 0, python: str = sys.executable, agent_env: dict[str, str] | None = None):
+        self._nodes_dir = nodes_dir
+        self._python = python
+        self._agent_env = agent_env or {}
+        self._kind, self._slots = detect(slots)
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._salvaging: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def probe(self) -> list[str]:
+        problems = []
+        usage = shutil.disk_usage(_existing(self._nodes_dir))
+        if usage.free < 1 << 30:
+            problems.append(f"only {usage.free >> 20} MiB free on the disk of {self._nodes_dir}")
+        return problems
+
+    def capacity(self) -> list[Machine]:
+        return [Machine(name=MACHINE, kind=self._kind, slots=self._slots, problems=self.probe())]
+
+    def plan(self, gang: Gang) -> list[Command]:
+        return [
+            Command(machine=n.machine, argv=[self._python, "-m", "shoal.agent", str(self._launch_file(n))])
+            for n in gang.nodes
+        ]
+
+    def start(self, gang: Gang) -> None:
+        started = []
+        try:
+            for launch, command in zip(gang.nodes, self.plan(gang), strict=True):
+                key = (gang.attempt_id, launch.node)
+                if self.status(*key) is AgentState.ALIVE:
+                    continue
+                self._write_launch(launch)
+                child = self._spawn(command.argv, self._dir(*key))
+                started.append(key)
+                with self._lock:
+                    self._children[key] = child
+        except BaseException:
+            for key in started:
+                self._kill(*key)
+            raise
+
+    def status(self, attempt_id: str, node: int) -> AgentState:
+        with self._lock:
+            child = self._children.get((attempt_id, node))
+            if child is not None:
+                return AgentState.ALIVE if child.poll() is None else AgentState.GONE
+        directory = self._dir(attempt_id, node)
+        if not directory.is_dir():
+            return AgentState.UNKNOWN
+        return AgentState.ALIVE if _identify(directory) else AgentState.GONE
+
+    def salvage(self, attempt_id: str, node: int) -> None:
+        key, directory = (attempt_id, node), self._dir(attempt_id, node)
+        with self._lock:
+            running = self._salvaging.get(key)
+            if (running is not None and running.poll() is None) or not directory.is_dir():
+                return
+            argv = [self._python, "-m", "shoal.agent", "--salvage", str(directory)]
+            self._salvaging[key] = self._spawn(argv, directory)
+
+    def cancel(self, attempt_id: str) -> None:
+        for directory in self._nodes_dir.glob(f"{attempt_id}.*"):
+            node = int(directory.name.rpartition(".")[2])
+            self._kill(attempt_id, node)
+            self.salvage(attempt_id, node)
+
+    def adopt(self) -> set[str]:
+        if not self._nodes_dir.is_dir():
+            return set()
+        return {d.name.rpartition(".")[0] for d in self._nodes_dir.iterdir() if _identify(d)}
+
+    def clean(self, attempt_id: str) -> None:
+        for directory in self._nodes_dir.glob(f"{attempt_id}.*"):
+            key = (attempt_id, int(directory.name.rpartition(".")[2]))
+            with self._lock:
+                self._children.pop(key, None)
+                self._salvaging.pop(key, None)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _dir(self, attempt_id: str, node: int) -> Path:
+        return self._nodes_dir / f"{attempt_id}.{node}"
+
+    def _launch_file(self, launch: Launch) -> Path:
+        return Path(launch.work_dir) / "launch.json"
+
+    def _write_launch(self, launch: Launch) -> None:
+        path = self._launch_file(launch)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(launch.model_dump_json())
+
+    def _spawn(self, argv: list[str], directory: Path) -> subprocess.Popen[bytes]:
+        env = {k: v for k, v in os.environ.items() if k not in ("SHOAL_API_KEY", "SHOAL_URL")} | self._agent_env
+        with (directory / "agent.log").open("ab") as log:
+            return subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory, env=env, start_new_session=True
+            )
+
+    def _kill(self, attempt_id: str, node: int) -> None:
+        with self._lock:
+            child = self._children.get((attempt_id, node))
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if child is not None:
+                child.kill()
+                child.wait()
+            elif agent := _identify(self._dir(attempt_id, node)):
+                agent.send_signal(signal.SIGKILL)
+                agent.wait(timeout=10)
+
+
+def _identify(directory: Path) -> psutil.Process | None:
+    """The live agent of a node directory; None if dead, or if its pid now belongs to somebody else."""
+    try:
+        who = json.loads((directory / "agent.json").read_text())
+        process = psutil.Process(who["pid"])
+        same = who["boot_id"] == boot_id() and abs(process.create_time() - who["create_time"]) < 1.0
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path

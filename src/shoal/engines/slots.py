@@ -1,0 +1,39 @@
+"""What this machine offers: its GPUs, else shares of its cores."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+
+def detect(setting: int = 0) -> tuple[str, int]:
+    """(kind, slots). `setting` > 0 overrides the count, never the kind."""
+    for kind, count in (("cuda", _cuda()), ("rocm", _rocm())):
+        if count:
+            return kind, setting or count
+    return "cpu", setting or max(1, (os.cpu_count() or 1) // 2)
+
+
+def cpu_threads(kind: str, slots: int) -> int:
+    """Threads a worker may use so that a full machine is not over-subscribed."""
+    return max(1, (os.cpu_count() or 1) // slots) if kind == "cpu" else max(1, min(8, (os.cpu_count() or 1) // slots))
+
+
+def _cuda() -> int:
+    folder = Path("/proc/driver/nvidia/gpus")
+    if folder.is_dir():
+        return sum(1 for _ in folder.iterdir())
+    if shutil.which("nvidia-smi"):
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+        return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+    return 0
+
+
+def _rocm() -> int:
+    nodes = Path("/sys/class/kfd/kfd/topology/nodes")
+    if not nodes.is_dir():
+        return 0
+    # Nodes without a simd count are CPUs.
+    return sum("simd_count 0\n" not in (n / "properties").read_text() for n in nodes.iterdir())

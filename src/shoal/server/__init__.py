@@ -1,0 +1,1 @@
+"""The control plane: HTTP API, database, scheduler. Never imports torch; needs the `server` extra."""

@@ -1,0 +1,35 @@
+"""`python -m shoal.server`: one process, one data directory, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from shoal.core.errors import ShoalError
+from shoal.core.settings import Layout, ServerSettings, home
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="shoal.server", description="Run a Shoal server in the foreground.")
+    parser.add_argument("--home", type=Path, default=None, help="data directory (default: SHOAL_HOME or ~/.shoal)")
+    parser.add_argument("--host", default=None, help="address to listen on")
+    parser.add_argument("--port", type=int, default=None, help="port to listen on; 0 picks one")
+    parser.add_argument("--slots", type=int, default=None, help="slots this machine offers; 0 detects")
+    args = parser.parse_args()
+    layout = Layout((args.home or home()).absolute())
+    given = {"host": args.host, "port": args.port, "slots": args.slots}
+    try:
+        settings = ServerSettings.load(layout, **given)
+        if any(value is not None for value in given.values()):
+            settings.save(layout)
+        from shoal.server.run import run
+
+        return run(layout, settings)
+    except ShoalError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

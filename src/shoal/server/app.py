@@ -1,0 +1,69 @@
+"""The ASGI app: routers, error bodies, request limits. A route without a policy stops it from starting."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from shoal import __version__
+from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, UsageError
+from shoal.server.context import Context
+from shoal.server.limits import BodyLimit
+from shoal.server.policy import check_app
+from shoal.server.routers import agent, auth, git, health, jobs, keys, machines, secrets, sources, store, workspaces
+
+logger = logging.getLogger(__name__)
+PREFIX = "/api/v1"
+
+
+def create_app(context: Context) -> FastAPI:
+    app = FastAPI(title="Shoal", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.context = context
+    for module in (health, auth, keys, workspaces, secrets, git, sources, store, jobs, machines, agent):
+        app.include_router(module.router, prefix=PREFIX)
+    app.add_exception_handler(ShoalError, _shoal_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(UnicodeEncodeError, _not_unicode)
+    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(BodyLimit)
+    check_app(app)
+    return app
+
+
+def _answer(error: ShoalError) -> JSONResponse:
+    headers = {"Retry-After": "1"} if error.http_status == 503 else None
+    return JSONResponse(error.to_wire(), status_code=error.http_status, headers=headers)
+
+
+def _shoal_error(_: Request, error: Any) -> JSONResponse:
+    return _answer(error)
+
+
+def _invalid(_: Request, error: Any) -> JSONResponse:
+    """One line naming the first bad field; all of them in `details`. Values are left out: they may be secret."""
+    problems = [{"field": ".".join(str(p) for p in e["loc"][1:]), "problem": e["msg"]} for e in error.errors()]
+    first = problems[0]
+    text = first["problem"].removeprefix("Value error, ")
+    named = f"{first['field']}: {text}" if first["field"] else text
+    return _answer(InvalidSpec(f"{named}.".replace("..", "."), details={"problems": problems}))
+
+
+def _not_unicode(_: Request, error: Any) -> JSONResponse:
+    return _answer(InvalidSpec("The request holds text that is not valid Unicode."))
+
+
+def _http_error(_: Request, error: Any) -> JSONResponse:
+    if error.status_code == 404:
+        return _answer(NotFound("There is no such route."))
+    return JSONResponse(UsageError(str(error.detail)).to_wire(), status_code=error.status_code)
+
+
+def _bug(request: Request, error: Exception) -> JSONResponse:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _answer(Internal())

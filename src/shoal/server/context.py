@@ -1,0 +1,36 @@
+"""What the parts of a running server share. One per process, reached from routes as `Ctx`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from shoal.core.settings import Layout, ServerSettings
+from shoal.engines.base import Engine
+from shoal.server.db import Database
+from shoal.server.live import Live
+from shoal.server.services.vault import Vault
+from shoal.store.local import LocalStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    layout: Layout
+    settings: ServerSettings
+    private: bool
+    """True for the server a person's own CLI started: one owner, loopback only."""
+    db: Database
+    store: LocalStore
+    vault: Vault
+    engine: Engine
+    live: Live
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+Ctx = Annotated[Context, Depends(_context)]

@@ -1,0 +1,148 @@
+"""The database: many readers, one writer with group commit.
+
+SQLite in WAL mode with synchronous=FULL, so that what was acknowledged survives a power cut. An fsync costs
+milliseconds; the writer thread therefore takes everything that waits, runs each piece in its own savepoint and
+commits once for all. `write` returns only after that commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from shoal.core.errors import Refused, ShoalError, StorageFull, Unreachable
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Work = Callable[[Session], Any]
+_MAX_BATCH = 256
+_MAX_WAITING = 10_000
+
+
+class Database:
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = path
+        self.writer = _engine(path, "BEGIN IMMEDIATE", poolclass=StaticPool)
+        self.reader = _engine(path, "BEGIN", poolclass=QueuePool, pool_size=8, max_overflow=56)
+        self._queue: queue.Queue[tuple[Work, Future[Any]] | None] = queue.Queue(maxsize=_MAX_WAITING)
+        self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A consistent snapshot. Do no slow work while it is open."""
+        with _translated(), Session(self.reader, expire_on_commit=False) as session:
+            yield session
+
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in the writer thread and return its result once it is durable.
+
+        An exception rolls back this piece alone. `work` must not do network, file or process work.
+        """
+        done: Future[T] = Future()
+        try:
+            self._queue.put_nowait((work, done))
+        except queue.Full:
+            raise Unreachable("The server is overloaded; try again shortly.") from None
+        with _translated():
+            return done.result()
+
+    def close(self) -> None:
+        """Finish what waits, then close. Writes after this never return a result."""
+        self._queue.put(None)
+        self._thread.join()
+        self.writer.dispose()
+        self.reader.dispose()
+
+    def _run(self) -> None:
+        open_ = True
+        while open_:
+            batch = []
+            item = self._queue.get()
+            while True:
+                if item is None:
+                    open_ = False
+                else:
+                    batch.append(item)
+                if len(batch) >= _MAX_BATCH or not open_:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if batch:
+                self._commit(batch)
+
+    def _commit(self, batch: list[tuple[Work, Future[Any]]]) -> None:
+        results: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            with Session(self.writer, expire_on_commit=False) as session, session.begin():
+                for work, done in batch:
+                    try:
+                        with session.begin_nested():
+                            value = work(session)
+                        results.append((done, value, None))
+                    except ShoalError as error:
+                        results.append((done, None, error))
+                    except OperationalError:
+                        raise
+                    except Exception as error:
+                        results.append((done, None, error))
+                    session.expunge_all()
+        except Exception as error:
+            # The commit itself failed: nobody in this batch may be told it worked.
+            logger.error("commit of %d writes failed: %s", len(batch), error)
+            for _, done in batch:
+                done.set_exception(error)
+            return
+        for done, value, failure in results:
+            if failure is None:
+                done.set_result(value)
+            else:
+                done.set_exception(failure)
+
+
+def _engine(path: Path, begin: str, **options: Any) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we begin transactions ourselves, below
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Say what a full or locked disk means instead of showing SQLite's words."""
+    try:
+        yield
+    except OperationalError as error:
+        text = str(error.orig).lower()
+        if "full" in text:
+            raise StorageFull() from error
+        if "locked" in text or "busy" in text:
+            raise Unreachable("The database is busy; try again shortly.") from error
+        if "readonly" in text or "i/o" in text:
+            raise Refused(f"The database cannot be written: {error.orig}.") from error
+        raise

@@ -1,0 +1,25 @@
+"""Schema history (Alembic). `upgrade` brings a database to the newest version, all in one transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+
+_HERE = Path(__file__).parent
+HEAD = max(p.stem.split("_")[0] for p in (_HERE / "versions").glob("[0-9]*.py"))
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    with engine.begin() as connection:
+        # Alembic takes a while to import; most starts have nothing to migrate.
+        if revision == "head" and inspect(connection).has_table("alembic_version"):
+            if connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD:
+                return
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(_HERE))
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)

@@ -1,0 +1,93 @@
+"""Users, sessions, keys, workspaces, members, secrets and git hosts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from shoal.server.models.base import Base
+
+
+class User(Base):
+    __tablename__ = "users"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    email: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str]
+    password_hash: Mapped[str | None]
+    """None: signs in by the owner file only."""
+    is_admin: Mapped[bool]
+    created_at: Mapped[datetime]
+
+
+class SessionRow(Base):
+    __tablename__ = "sessions"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    secret_hash: Mapped[bytes] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+
+class ApiKey(Base):
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        # A revoked key's name can be given again.
+        Index("uq_api_keys_live_name", "user_id", "name", unique=True, sqlite_where=text("revoked_at IS NULL")),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    secret_hash: Mapped[bytes] = mapped_column(unique=True)
+    hint: Mapped[str]
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Workspace(Base):
+    __tablename__ = "workspaces"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class Member(Base):
+    __tablename__ = "members"
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True)
+    role: Mapped[str]
+
+
+class Secret(Base):
+    __tablename__ = "secrets"
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[bytes]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class Registry(Base):
+    """A git host and the sealed token for it."""
+
+    __tablename__ = "registries"
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    host: Mapped[str] = mapped_column(primary_key=True)
+    username: Mapped[str]
+    sealed: Mapped[bytes]
+    created_at: Mapped[datetime]
+
+
+class GitSource(Base):
+    __tablename__ = "git_sources"
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    url: Mapped[str]
+    revision: Mapped[str | None]
+    created_at: Mapped[datetime]

@@ -1,0 +1,184 @@
+"""Who may call a route. Every route declares one policy as a dependency; the app refuses to start without.
+
+Another workspace's things are 404, never 403: not even their existence is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from shoal.core.agents import TOKEN_HEADER
+from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn
+from shoal.core.people import ALL_SCOPES, Role, Scope
+from shoal.core.schema import utcnow
+from shoal.server.context import Context, Ctx
+from shoal.server.models.jobs import Attempt, Node
+from shoal.server.models.people import ApiKey, Member, SessionRow, User, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The person behind a request."""
+
+    user_id: str
+    email: str
+    is_admin: bool
+    scopes: frozenset[Scope]
+    key_id: str
+    """The API key or session used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A person in a workspace; every query of a workspace's things takes one."""
+
+    principal: Principal
+    workspace_id: str
+    workspace: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """The node an agent's token stands for."""
+
+    job_id: str
+    attempt_id: str
+    attempt: int
+    node: int
+
+
+def hash_token(token: str) -> bytes:
+    """Tokens carry 256 random bits, so a plain SHA-256 is enough and cheap on every request."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+class Policy:
+    """Base of all policies; `check_app` looks for an instance on every route."""
+
+
+class Public(Policy):
+    def __call__(self) -> None:
+        return None
+
+
+class SignedIn(Policy):
+    def __init__(self, scope: Scope, *, admin: bool = False):
+        self.scope, self.admin = scope, admin
+
+    def __call__(self, request: Request, ctx: Ctx) -> Principal:
+        with ctx.db.read() as session:
+            principal = identify(session, request)
+        _demand(principal, self.scope)
+        if self.admin and not principal.is_admin:
+            raise Forbidden("Only an admin of this server may do that.")
+        return principal
+
+
+class InWorkspace(Policy):
+    def __init__(self, role: Role, scope: Scope):
+        self.role, self.scope = role, scope
+
+    def __call__(self, workspace: str, request: Request, ctx: Ctx) -> Access:
+        with ctx.db.read() as session:
+            principal = identify(session, request)
+            access = find_workspace(session, principal, workspace)
+        _demand(principal, self.scope)
+        if not access.role.covers(self.role):
+            raise Forbidden(f"This needs the role '{self.role}' in workspace '{access.workspace}'; yours is '{access.role}'.")
+        return access
+
+
+class AgentOnly(Policy):
+    def __call__(self, request: Request, ctx: Ctx) -> AgentIdentity:
+        token = request.headers.get(TOKEN_HEADER, "")
+        with ctx.db.read() as session:
+            row = session.execute(
+                select(Attempt.job_id, Attempt.id, Attempt.number, Node.index)
+                .join(Attempt, Attempt.id == Node.attempt_id)
+                .where(Node.token_hash == hash_token(token))
+            ).one_or_none()
+        if row is None:
+            raise NotSignedIn("Unknown agent token: the job may have been deleted.")
+        return AgentIdentity(*row)
+
+
+def identify(session: Session, request: Request) -> Principal:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise NotSignedIn()
+    hashed, now = hash_token(token.strip()), utcnow()
+    key = session.execute(
+        select(ApiKey, User).join(User, User.id == ApiKey.user_id).where(ApiKey.secret_hash == hashed)
+    ).one_or_none()
+    if key is not None:
+        if key.ApiKey.revoked_at or (key.ApiKey.expires_at and key.ApiKey.expires_at <= now):
+            raise KeyExpired()
+        scopes = frozenset(Scope(s) for s in key.ApiKey.scopes)
+        return Principal(key.User.id, key.User.email, key.User.is_admin, scopes, key.ApiKey.id)
+    row = session.execute(
+        select(SessionRow, User).join(User, User.id == SessionRow.user_id).where(SessionRow.secret_hash == hashed)
+    ).one_or_none()
+    if row is None:
+        raise NotSignedIn("This key is not known here. Sign in with `shoal login`.")
+    if row.SessionRow.expires_at <= now:
+        raise KeyExpired("This session has expired. Sign in again with `shoal login`.")
+    return Principal(row.User.id, row.User.email, row.User.is_admin, frozenset(ALL_SCOPES), row.SessionRow.id)
+
+
+def find_workspace(session: Session, principal: Principal, name_or_id: str) -> Access:
+    """By id or name among the person's own memberships; of two with one name, the one they own."""
+    rows = session.execute(
+        select(Workspace, Member.role)
+        .join(Member, Member.workspace_id == Workspace.id)
+        .where(Member.user_id == principal.user_id)
+        .where(or_(Workspace.id == name_or_id, Workspace.name == name_or_id))
+    ).all()
+    if not rows:
+        raise NotFound(f"There is no workspace '{name_or_id}' here.", hint="shoal workspace list")
+    workspace, role = min(rows, key=lambda r: (r[0].owner_id != principal.user_id, r[0].id))
+    return Access(principal, workspace.id, workspace.name, Role(role))
+
+
+def check_app(app: FastAPI) -> None:
+    """Default deny: a route without a policy is an error at start-up, not a hole found later."""
+    for route in routes_of(app):
+        dependant = getattr(route, "dependant", None)
+        if dependant is None or sum(isinstance(d.call, Policy) for d in dependant.dependencies) != 1:
+            methods = sorted(getattr(route, "methods", None) or ())
+            raise RuntimeError(f"route {methods} {getattr(route, 'path', route)} must declare exactly one policy")
+
+
+def routes_of(app: FastAPI) -> Iterator[Any]:
+    """Every route with its path, methods and dependant; newer FastAPI keeps included routers as one route each."""
+    for route in app.routes:
+        contexts = getattr(route, "effective_route_contexts", None)
+        if contexts is None:
+            yield route
+        else:
+            yield from contexts()
+
+
+def _demand(principal: Principal, scope: Scope) -> None:
+    if scope not in principal.scopes:
+        raise Forbidden(f"This key lacks the scope '{scope}'.", hint=f"shoal key create NAME --scope {scope}")
+
+
+Anyone = Depends(Public())
+Reader = Annotated[Principal, Depends(SignedIn(Scope.READ))]
+Keyholder = Annotated[Principal, Depends(SignedIn(Scope.ADMIN))]
+Admin = Annotated[Principal, Depends(SignedIn(Scope.ADMIN, admin=True))]
+Viewer = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.READ))]
+Worker = Annotated[Access, Depends(InWorkspace(Role.MEMBER, Scope.WRITE))]
+Owner = Annotated[Access, Depends(InWorkspace(Role.OWNER, Scope.ADMIN))]
+Agent = Annotated[AgentIdentity, Depends(AgentOnly())]
+
+__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "Anyone", "Context", "Keyholder", "Owner", "Principal", "Reader",
+           "Viewer", "Worker", "check_app", "find_workspace", "hash_token", "identify", "routes_of"]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Routes: authorise, one service call, return. No SQL here."""

@@ -1,0 +1,43 @@
+"""What agents call. Their token opens these routes and no others, for one node of one attempt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
+from shoal.server.context import Ctx
+from shoal.server.policy import Agent
+from shoal.server.services import agents, streams
+
+router = APIRouter(prefix="/agent", tags=["agent"])
+Stream = Literal["log", "system", "metric"]
+
+
+@router.post("/join")
+def join(ctx: Ctx, who: Agent, request: JoinRequest) -> JoinReply:
+    """Enter the gang; `ready` once all its nodes have."""
+    return agents.join(ctx, who, request)
+
+
+@router.post("/beat")
+def beat(ctx: Ctx, who: Agent, request: BeatRequest) -> BeatReply:
+    """Still here: state and progress; the reply carries commands."""
+    return agents.beat(ctx, who, request)
+
+
+@router.post("/segments/{stream}")
+async def segment(
+    ctx: Ctx, who: Agent, stream: Stream, seq_first: Annotated[int, Query(ge=0)], count: Annotated[int, Query(ge=1)], request: Request
+) -> SegmentReply:
+    """A run of records of one stream, stored exactly once."""
+    body = await request.body()
+    return await run_in_threadpool(streams.append, ctx, who, stream, seq_first, count, body)
+
+
+@router.get("/chunks/{hash}")
+def chunk(ctx: Ctx, who: Agent, hash: str) -> Response:
+    """Plain bytes of a chunk of the attempt's own artifacts."""
+    return Response(agents.chunk(ctx, who, hash), media_type="application/octet-stream")

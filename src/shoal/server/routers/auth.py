@@ -1,0 +1,62 @@
+"""Accounts and sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from shoal.core.errors import AuthError
+from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp, UserView
+from shoal.server.context import Ctx
+from shoal.server.policy import Anyone, Keyholder, Principal, Reader, identify
+from shoal.server.services import people
+
+router = APIRouter(prefix="/auth", tags=["auth"])
+
+
+def _caller(request: Request, ctx: Ctx) -> Principal | None:
+    """Signing up is open to strangers; only an admin gains by saying who they are."""
+    try:
+        with ctx.db.read() as session:
+            return identify(session, request)
+    except AuthError:
+        return None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+Caller = Annotated[Principal | None, Depends(_caller)]
+Address = Annotated[str, Depends(_address)]
+
+
+@router.post("/sign-up", status_code=201, dependencies=[Anyone])
+def sign_up(ctx: Ctx, caller: Caller, address: Address, request: SignUp) -> SessionView:
+    """Make an account. The first on a shared server is its admin's; later ones need an admin, unless sign-up is open."""
+    return people.sign_up(ctx, request, caller=caller, address=address)
+
+
+@router.post("/sign-in", dependencies=[Anyone])
+def sign_in(ctx: Ctx, address: Address, request: SignIn) -> SessionView:
+    """Start a session of 30 days. After five failures within a minute, wait."""
+    return people.sign_in(ctx, request, address=address)
+
+
+@router.post("/sign-out", status_code=204)
+def sign_out(ctx: Ctx, principal: Reader) -> None:
+    """End this session."""
+    people.sign_out(ctx, principal)
+
+
+@router.post("/password", status_code=204)
+def change_password(ctx: Ctx, principal: Keyholder, address: Address, request: PasswordChange) -> None:
+    """Change the password, ending every other session."""
+    people.change_password(ctx, principal, request, address=address)
+
+
+@router.get("/me")
+def me(ctx: Ctx, principal: Reader) -> UserView:
+    """Who the key or session belongs to."""
+    return people.me(ctx, principal)

@@ -1,0 +1,75 @@
+"""Training jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
+from shoal.core.states import JobState
+from shoal.server.context import Ctx
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import follow as following
+from shoal.server.services import jobs, streams
+
+router = APIRouter(prefix="/workspaces/{workspace}/jobs", tags=["jobs"])
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+@router.post("", status_code=201)
+def submit(ctx: Ctx, access: Worker, spec: JobSpec) -> JobView:
+    """Queue a training job. Refused at once if it can never run."""
+    return jobs.submit(ctx, access, spec)
+
+
+@router.get("")
+def list_jobs(
+    ctx: Ctx, access: Viewer, status: JobState | None = None, search: str | None = None, limit: Limit = 100, before: str | None = None
+) -> list[JobSummary]:
+    """Jobs of the workspace, newest first; `before` is the last id of the page before."""
+    return jobs.list_jobs(ctx, access, status=status, search=search, limit=limit, before=before)
+
+
+@router.get("/{job}")
+def inspect(ctx: Ctx, access: Viewer, job: str) -> JobView:
+    """One job with its attempts, nodes and events."""
+    return jobs.get(ctx, access, job)
+
+
+@router.post("/{job}/stop")
+def stop(ctx: Ctx, access: Worker, job: str) -> JobView:
+    """Ask a job to stop: SIGTERM, then SIGKILL after the grace period."""
+    return jobs.stop(ctx, access, job)
+
+
+@router.delete("/{job}", status_code=204)
+def delete(ctx: Ctx, access: Worker, job: str) -> None:
+    """Remove a finished job and all it left."""
+    jobs.delete(ctx, access, job)
+
+
+@router.get("/{job}/logs")
+def logs(
+    ctx: Ctx,
+    access: Viewer,
+    job: str,
+    after: int = 0,
+    node: int | None = None,
+    rank: int | None = None,
+    since: float | None = None,
+    attempt: int | None = None,
+) -> LogPage:
+    """A page of log lines; give `cursor` back as `after` for the next."""
+    return streams.read_logs(ctx, access, job, after=after, node=node, rank=rank, since=since, attempt=attempt)
+
+
+@router.get("/{job}/follow")
+async def follow(
+    ctx: Ctx, access: Viewer, job: str, after: int = 0, node: int | None = None, rank: int | None = None, since: float | None = None
+) -> StreamingResponse:
+    """Server-sent events: `log`, `job` on every change, `end` when the job is over and all lines were sent."""
+    events: AsyncIterator[str] = await following.follow(ctx, access, job, after=after, node=node, rank=rank, since=since)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})

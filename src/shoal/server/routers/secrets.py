@@ -1,0 +1,30 @@
+"""Secrets of a workspace. Values go in and never come out, except into jobs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from shoal.core.people import SecretSet, SecretView
+from shoal.server.context import Ctx
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import secrets
+
+router = APIRouter(prefix="/workspaces/{workspace}/secrets", tags=["secrets"])
+
+
+@router.get("")
+def list_secrets(ctx: Ctx, access: Viewer) -> list[SecretView]:
+    """Names of the workspace's secrets."""
+    return secrets.list_secrets(ctx, access)
+
+
+@router.put("")
+def set_secret(ctx: Ctx, access: Worker, request: SecretSet) -> SecretView:
+    """Make a secret, or replace its value."""
+    return secrets.set_secret(ctx, access, request)
+
+
+@router.delete("/{name}", status_code=204)
+def delete_secret(ctx: Ctx, access: Worker, name: str) -> None:
+    """Delete a secret; jobs already running keep the value."""
+    secrets.delete_secret(ctx, access, name)

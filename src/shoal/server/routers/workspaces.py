@@ -1,0 +1,51 @@
+"""Workspaces and their members."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from shoal.core.people import MemberSet, MemberView, Role, Scope, WorkspaceCreate, WorkspaceView
+from shoal.server.context import Ctx
+from shoal.server.policy import Access, InWorkspace, Keyholder, Owner, Reader, Viewer
+from shoal.server.services import workspaces
+
+router = APIRouter(prefix="/workspaces", tags=["workspaces"])
+AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
+
+
+@router.get("")
+def list_workspaces(ctx: Ctx, principal: Reader) -> list[WorkspaceView]:
+    """Workspaces you are a member of."""
+    return workspaces.list_workspaces(ctx, principal)
+
+
+@router.post("", status_code=201)
+def create_workspace(ctx: Ctx, principal: Keyholder, request: WorkspaceCreate) -> WorkspaceView:
+    """Make a workspace and become its owner."""
+    return workspaces.create_workspace(ctx, principal, request)
+
+
+@router.delete("/{workspace}", status_code=204)
+def delete_workspace(ctx: Ctx, access: Owner) -> None:
+    """Delete a workspace with all its jobs; refused while any of them is not over."""
+    workspaces.delete_workspace(ctx, access)
+
+
+@router.get("/{workspace}/members")
+def list_members(ctx: Ctx, access: Viewer) -> list[MemberView]:
+    """Who is in the workspace, and as what."""
+    return workspaces.list_members(ctx, access)
+
+
+@router.put("/{workspace}/members")
+def set_member(ctx: Ctx, access: Owner, request: MemberSet) -> MemberView:
+    """Add someone with an account, or change their role."""
+    return workspaces.set_member(ctx, access, request)
+
+
+@router.delete("/{workspace}/members/{member}", status_code=204)
+def remove_member(ctx: Ctx, access: AnyMember, member: str) -> None:
+    """Remove a member by e-mail or user id (owners), or leave (anyone)."""
+    workspaces.remove_member(ctx, access, member)

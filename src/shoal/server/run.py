@@ -1,0 +1,154 @@
+"""From settings to a serving process and back: lock, open, listen, announce; on SIGTERM the same in reverse."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import uvicorn
+
+from shoal.core.boot import boot_id
+from shoal.core.errors import Refused
+from shoal.core.settings import Layout, ServerSettings
+from shoal.engines.local import LocalEngine
+from shoal.server.app import create_app
+from shoal.server.context import Context
+from shoal.server.db import Database
+from shoal.server.live import Live
+from shoal.server.migrations import upgrade
+from shoal.server.scheduler.loop import Scheduler
+from shoal.server.services.accounts import ensure_owner
+from shoal.server.services.vault import Vault
+from shoal.store.local import LocalStore
+
+logger = logging.getLogger(__name__)
+
+
+def run(layout: Layout, settings: ServerSettings) -> int:
+    logging.basicConfig(
+        level=os.environ.get("SHOAL_LOG_LEVEL", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _sole_server(layout), _listening(layout, settings) as (listener, url):
+        context = open_context(layout, settings)
+        scheduler = Scheduler(context, url)
+        server = _Server(
+            uvicorn.Config(
+                create_app(context), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+            ),
+            on_ready=lambda: _announce(layout, url),
+            on_exit=context.live.close,
+        )
+        adopted = context.engine.adopt()
+        logger.info("serving %s at %s; %d attempts adopted", layout.root, url, len(adopted))
+        scheduler.start()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            context.live.close()
+            scheduler.stop()
+            context.db.close()
+            layout.server_file.unlink(missing_ok=True)
+    return 0
+
+
+def open_context(layout: Layout, settings: ServerSettings) -> Context:
+    db = Database(layout.database)
+    upgrade(db.writer)
+    context = Context(
+        layout=layout,
+        settings=settings,
+        private=_is_loopback(settings.host),
+        db=db,
+        store=LocalStore(layout.store_dir),
+        vault=Vault(layout.secret_key),
+        engine=LocalEngine(
+            layout.nodes_dir,
+            slots=settings.slots,
+            agent_env={"SHOAL_LOG_RATE_KB_S": str(settings.log_rate_kb_s)},
+        ),
+        live=Live(),
+    )
+    ensure_owner(context)
+    return context
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, *, on_ready: Callable[[], None], on_exit: Callable[[], None]):
+        super().__init__(config)
+        self._on_ready, self._on_exit = on_ready, on_exit
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_exit()  # ends the streams of followers, which would otherwise hold us up
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def _sole_server(layout: Layout) -> Iterator[None]:
+    """The kernel drops the lock with the process, however it ends."""
+    with layout.server_lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"A server already runs on {layout.root}.", hint="shoal server status") from None
+        yield
+
+
+@contextmanager
+def _listening(layout: Layout, settings: ServerSettings) -> Iterator[tuple[socket.socket, str]]:
+    """A fresh start tries the last port again, so that agents and browsers find us where we were."""
+    last = layout.server_dir / "last_port"
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    ports = [settings.port] if settings.port else [_read_port(last), 0]
+    for port in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, port))
+            break
+        except OSError as error:
+            listener.close()
+            if port == ports[-1]:
+                raise Refused(f"Cannot listen on {settings.host}:{port}: {error.strerror}.") from error
+    listener.listen(1024)
+    port = listener.getsockname()[1]
+    last.write_text(str(port))
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104
+    try:
+        yield listener, f"http://{host}:{port}"
+    finally:
+        listener.close()
+
+
+def _announce(layout: Layout, url: str) -> None:
+    me = psutil.Process()
+    body = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id(), "url": url}
+    tmp = layout.server_file.with_suffix(".tmp")
+    tmp.write_text(json.dumps(body))
+    tmp.replace(layout.server_file)
+
+
+def _read_port(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

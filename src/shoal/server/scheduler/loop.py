@@ -1,0 +1,218 @@
+"""The scheduler at work: look, decide, act; and the watchdog over silent nodes. One thread, woken by every change."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.agents import Launch
+from shoal.core.errors import ShoalError
+from shoal.core.jobs import JobSpec
+from shoal.core.schema import utcnow
+from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.engines.base import AgentState, Gang
+from shoal.engines.slots import cpu_threads
+from shoal.server.context import Context
+from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.scheduler.decide import Decision, MachineState, Placement, QueuedJob, decide
+from shoal.server.services import attempts
+from shoal.server.services.jobs import request_stop
+
+logger = logging.getLogger(__name__)
+_TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNode:
+    job_id: str
+    attempt_id: str
+    index: int
+    machine: str
+    slots: tuple[int, ...]
+    state: NodeState
+
+
+class Scheduler:
+    def __init__(self, ctx: Context, url: str):
+        self.ctx, self.url = ctx, url
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._gone_since: dict[tuple[str, int], float] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After `live.close()`: let the present pass end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self.ctx.live.closing:
+            self.ctx.live.scheduler.clear()
+            try:
+                self.pass_once()
+            except ShoalError as error:
+                logger.warning("scheduler: %s", error)
+            except Exception:
+                logger.exception("scheduler pass failed")
+            self.ctx.live.scheduler.wait(_TICK_S)
+
+    def pass_once(self) -> None:
+        with self.ctx.db.read() as session:
+            nodes, queue = _open_nodes(session), _queue(session)
+            limits = _over_time(session)
+        for job_id, text in limits:
+            self._hit_limit(job_id, text)
+        self._watch(nodes)
+        if queue:
+            self._act(decide(self._machines(nodes), queue))
+        else:
+            self.ctx.live.waiting = {}
+
+    def _machines(self, nodes: list[OpenNode]) -> list[MachineState]:
+        used: dict[str, set[int]] = {}
+        for node in nodes:
+            if not node.state.is_terminal:
+                used.setdefault(node.machine, set()).update(node.slots)
+        return [
+            MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())))
+            for m in self.ctx.engine.capacity()
+            if m.state == "up"
+        ]
+
+    def _act(self, decision: Decision) -> None:
+        self.ctx.live.waiting = decision.waiting
+        for job_id, gang in decision.starts:
+            self._start(job_id, gang)
+
+    def _start(self, job_id: str, gang: list[Placement]) -> None:
+        made = self.ctx.db.write(lambda session: attempts.create(session, job_id, gang))
+        if made is None:
+            return
+        attempt, tokens = made
+        for index in range(len(gang)):
+            self.ctx.live.beat(attempt.id, index)
+        self.ctx.live.job_changed(job_id)
+        try:
+            self.ctx.engine.start(self._gang(attempt, gang, tokens))
+        except (OSError, ShoalError) as error:
+            logger.error("attempt %s could not be started: %s", attempt.id, error)
+            self._lose(attempt.id, range(len(gang)), f"the agent could not be started: {error}")
+
+    def _gang(self, attempt: Attempt, gang: list[Placement], tokens: list[str]) -> Gang:
+        layout = self.ctx.layout
+        with self.ctx.db.read() as session:
+            name = session.get_one(Job, attempt.job_id).name
+        machines = {m.name: m for m in self.ctx.engine.capacity()}
+        return Gang(
+            attempt_id=attempt.id,
+            nodes=[
+                Launch(
+                    job_id=attempt.job_id,
+                    job_name=name,
+                    attempt_id=attempt.id,
+                    attempt=attempt.number,
+                    node=index,
+                    token=token,
+                    url=self.url,
+                    server_file=str(layout.server_file),
+                    store_path=str(layout.store_dir),
+                    work_dir=str(layout.nodes_dir / f"{attempt.id}.{index}"),
+                    cache_dir=str(layout.cache_dir),
+                    python=sys.executable,
+                    machine=node.machine,
+                    slots=list(node.slots),
+                    slot_kind=machines[node.machine].kind,
+                    cpu_threads=cpu_threads(machines[node.machine].kind, machines[node.machine].slots),
+                )
+                for index, (node, token) in enumerate(zip(gang, tokens, strict=True))
+            ],
+        )
+
+    def _watch(self, nodes: list[OpenNode]) -> None:
+        """Decide on nodes that no longer speak: a dead agent at once, a silent one when its lease is over."""
+        for node in nodes:
+            key = (node.attempt_id, node.index)
+            if node.state.is_terminal:
+                continue
+            state = self.ctx.engine.status(*key)
+            lease = self.ctx.settings.start_timeout_s if node.state is NodeState.PENDING else self.ctx.settings.lease_s
+            silent = self.ctx.live.silence_s(*key)
+            if state is AgentState.ALIVE and silent <= lease:
+                self._gone_since.pop(key, None)
+            elif state is AgentState.ALIVE:
+                self.ctx.engine.cancel(node.attempt_id)
+                self._lose(node.attempt_id, [node.index], f"no word from its agent for {lease:.0f} s")
+            elif state is AgentState.UNKNOWN:
+                self._lose(node.attempt_id, [node.index], "its agent was never started")
+            else:
+                self._bury(node, lease)
+
+    def _bury(self, node: OpenNode, lease: float) -> None:
+        """Its agent died. A salvager ends what it left and reports for it; if that fails too, the node is lost."""
+        key = (node.attempt_id, node.index)
+        since = self._gone_since.setdefault(key, time.monotonic())
+        self.ctx.engine.salvage(*key)
+        if time.monotonic() - since > lease:
+            self._lose(node.attempt_id, [node.index], "its agent died")
+            self._gone_since.pop(key, None)
+
+    def _lose(self, attempt_id: str, indexes: range | list[int], reason: str) -> None:
+        def work(session: Session) -> str:
+            attempt = session.get_one(Attempt, attempt_id)
+            for index in indexes:
+                node = session.get_one(Node, (attempt_id, index))
+                if not NodeState(node.state).is_terminal:
+                    attempts.node_ended(
+                        session, attempt, node, state=NodeState.LOST, exit_code=None, failed_rank=None, reason=reason, told=attempt.fenced
+                    )
+            return attempt.job_id
+
+        self.ctx.live.job_changed(self.ctx.db.write(work), schedule=True)
+
+    def _hit_limit(self, job_id: str, text: str) -> None:
+        self.ctx.db.write(lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED))
+        self.ctx.live.job_changed(job_id)
+
+
+def _open_nodes(session: Session) -> list[OpenNode]:
+    rows = session.execute(
+        select(Attempt.job_id, Node.attempt_id, Node.index, Node.machine, Node.slots, Node.state)
+        .join(Attempt, Attempt.id == Node.attempt_id)
+        .where(Attempt.state != AttemptState.ENDED.value)
+    )
+    return [OpenNode(j, a, i, m, tuple(s), NodeState(state)) for j, a, i, m, s, state in rows]
+
+
+def _queue(session: Session) -> list[QueuedJob]:
+    queue = []
+    for job in session.scalars(select(Job).where(Job.state == JobState.QUEUED.value, Job.ended_at.is_(None))):
+        spec = JobSpec.model_validate(job.spec)
+        queue.append(
+            QueuedJob(
+                job_id=job.id,
+                priority=job.priority,
+                order=(job.created_at.timestamp(), job.id),
+                min_nodes=spec.min_nodes,
+                max_nodes=spec.max_nodes,
+                accels=spec.accels,
+            )
+        )
+    return queue
+
+
+def _over_time(session: Session) -> list[tuple[str, str]]:
+    """Running jobs past their limit, counted over all attempts from the first one's start."""
+    now, over = utcnow(), []
+    open_jobs = select(Job).where(Job.ended_at.is_(None), Job.started_at.is_not(None), Job.stop_requested_at.is_(None))
+    for job in session.scalars(open_jobs):
+        limit = job.spec.get("time_limit_s")
+        if limit and job.started_at and now - job.started_at > timedelta(seconds=limit):
+            over.append((job.id, f"time limit of {timedelta(seconds=limit)} reached"))
+    return over

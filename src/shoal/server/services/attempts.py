@@ -1,0 +1,190 @@
+"""The life of an attempt: made by the scheduler, moved by what its agents say, settled when its last node has ended.
+
+The first node to fail seals the attempt's fate (`fenced`): the others are told to kill their workers. Only when all
+have ended is the cause picked and the next step judged, so a new attempt never meets workers of the old one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.ids import new_id
+from shoal.core.schema import utcnow
+from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.policy import hash_token
+from shoal.server.scheduler.decide import Placement
+from shoal.server.scheduler.restarts import Cause, Failure, judge
+from shoal.server.services.events import move, tell
+
+
+def create(session: Session, job_id: str, gang: list[Placement]) -> tuple[Attempt, list[str]] | None:
+    """A new attempt with one token per node; None if the job no longer waits (stopped or deleted meanwhile)."""
+    job = session.get(Job, job_id)
+    if job is None or job.state != JobState.QUEUED or job.stop_requested_at is not None:
+        return None
+    job.attempts += 1
+    attempt = Attempt(
+        id=new_id("att"),
+        job_id=job.id,
+        number=job.attempts,
+        state=AttemptState.STARTING.value,
+        num_nodes=len(gang),
+        created_at=utcnow(),
+    )
+    session.add(attempt)
+    session.flush()
+    tokens = [f"shoala_{secrets.token_urlsafe(32)}" for _ in gang]
+    for index, (node, token) in enumerate(zip(gang, tokens, strict=True)):
+        session.add(
+            Node(
+                attempt_id=attempt.id,
+                index=index,
+                machine=node.machine,
+                slots=list(node.slots),
+                state=NodeState.PENDING.value,
+                token_hash=hash_token(token),
+            )
+        )
+    job.reason = None
+    where = [{"machine": n.machine, "slots": list(n.slots)} for n in gang]
+    text = f"attempt {attempt.number} on {len(gang)} node{'s' if len(gang) > 1 else ''}"
+    move(session, job, JobState.STARTING, text, attempt=attempt.number, data={"nodes": where})
+    return attempt, tokens
+
+
+def node_running(session: Session, attempt: Attempt, node: Node) -> None:
+    node.state = NodeState.RUNNING.value
+    session.flush()
+    if any(n.state != NodeState.RUNNING for n in nodes_of(session, attempt)) or attempt.state != AttemptState.STARTING:
+        return
+    attempt.state, attempt.started_at = AttemptState.RUNNING.value, utcnow()
+    job = session.get_one(Job, attempt.job_id)
+    job.started_at = job.started_at or attempt.started_at
+    move(session, job, JobState.RUNNING, f"attempt {attempt.number} is running", attempt=attempt.number)
+
+
+def node_ended(
+    session: Session,
+    attempt: Attempt,
+    node: Node,
+    *,
+    state: NodeState,
+    exit_code: int | None,
+    failed_rank: int | None,
+    reason: str | None,
+    told: bool,
+) -> None:
+    was_running = node.state == NodeState.RUNNING
+    node.state, node.exit_code, node.failed_rank, node.ended_at = state.value, exit_code, failed_rank, utcnow()
+    node.reason, node.blamed = reason, not told and exit_code != 0
+    session.flush()
+    job = session.get_one(Job, attempt.job_id)
+    if node.blamed and not attempt.fenced:
+        kind = "node_lost" if state is NodeState.LOST else ("worker_failed" if was_running else "setup_failed")
+        tell(session, job, kind, describe(node), attempt=attempt.number)
+        fence(session, job, attempt)
+    if all(NodeState(n.state).is_terminal for n in nodes_of(session, attempt)):
+        _settle(session, job, attempt)
+
+
+def fence(session: Session, job: Job, attempt: Attempt) -> None:
+    attempt.fenced = True
+    if attempt.num_nodes > 1:
+        tell(session, job, "fenced", f"attempt {attempt.number} is given up; its other nodes are told to end", attempt=attempt.number)
+
+
+def nodes_of(session: Session, attempt: Attempt) -> list[Node]:
+    return list(session.scalars(select(Node).where(Node.attempt_id == attempt.id).order_by(Node.index)))
+
+
+def describe(node: Node) -> str:
+    """One line: who failed, and how."""
+    where = f"rank {node.failed_rank} on node {node.index}" if node.failed_rank is not None else f"node {node.index}"
+    how = node.reason or (f"exit code {node.exit_code}" if node.exit_code is not None else "lost")
+    return f"{where}: {how}"
+
+
+def _settle(session: Session, job: Job, attempt: Attempt) -> None:
+    attempt.state, attempt.ended_at, attempt.fenced = AttemptState.ENDED.value, utcnow(), True
+    nodes = nodes_of(session, attempt)
+    blamed = [n for n in nodes if n.blamed]
+    if not blamed and all(n.exit_code == 0 for n in nodes) and job.stop_requested_at is None:
+        attempt.result, job.exit_code, job.reason = "succeeded", 0, None
+        _close(session, job, attempt, "all workers ended well")
+        _finish_progress(job)
+        move(session, job, JobState.SUCCEEDED, "finished", attempt=attempt.number)
+    elif job.stop_requested_at is not None:
+        attempt.result = attempt.reason = job.reason = job.stop_reason
+        _close(session, job, attempt, job.stop_reason or "stopped")
+        move(session, job, JobState(job.stop_state or JobState.STOPPED), job.stop_reason or "stopped", attempt=attempt.number)
+    else:
+        _after_failure(session, job, attempt, _root_cause(blamed or nodes))
+
+
+def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> None:
+    attempt.result, attempt.reason = "failed", describe(root)
+    _close(session, job, attempt, attempt.reason)
+    step = (job.progress or {}).get("step", -1)
+    progressed = step > job.best_step
+    job.best_step = max(step, job.best_step)
+    verdict = judge(
+        Failure(
+            cause=_cause(root, attempt),
+            reason=root.reason or "",
+            progressed=progressed,
+            restarts_used=job.restarts_used,
+            max_restarts=job.spec["max_restarts"],
+        )
+    )
+    job.restarts_used, job.reason = verdict.restarts_used, attempt.reason
+    if verdict.restart:
+        move(session, job, JobState.QUEUED, f"{attempt.reason}; {verdict.why}", attempt=attempt.number)
+        return
+    job.exit_code = shell_code(root.exit_code)
+    move(session, job, JobState.FAILED, f"{attempt.reason} ({verdict.why})", attempt=attempt.number)
+
+
+def _close(session: Session, job: Job, attempt: Attempt, text: str) -> None:
+    tell(session, job, "attempt_ended", f"attempt {attempt.number}: {text}", attempt=attempt.number)
+
+
+def _root_cause(nodes: list[Node]) -> Node:
+    """A worker killed by a signal takes its peers down with errors of their own, which may be heard of first."""
+    order = {Cause.SIGNAL: 0, Cause.LOST: 1, Cause.SETUP: 2, Cause.ERROR: 3}
+
+    def rank(node: Node) -> tuple[int, datetime]:
+        return order[_node_cause(node)], node.ended_at or utcnow()
+
+    return min(nodes, key=rank)
+
+
+def _node_cause(node: Node) -> Cause:
+    if node.state == NodeState.LOST or node.exit_code is None:
+        return Cause.LOST
+    return Cause.SIGNAL if node.exit_code < 0 else Cause.ERROR
+
+
+def _cause(root: Node, attempt: Attempt) -> Cause:
+    cause = _node_cause(root)
+    # Exited by itself before its workers ran: the source, the data or the requirements are at fault.
+    return Cause.SETUP if cause is Cause.ERROR and attempt.started_at is None and root.failed_rank is None else cause
+
+
+def shell_code(exit_code: int | None) -> int | None:
+    """As a shell shows it: 128 + n for a death by signal n."""
+    return 128 - exit_code if exit_code is not None and exit_code < 0 else exit_code
+
+
+def signal_name(exit_code: int) -> str:
+    return signal.Signals(-exit_code).name
+
+
+def _finish_progress(job: Job) -> None:
+    if job.progress and job.progress.get("total"):
+        job.progress = {**job.progress, "fraction": 1.0, "eta_s": 0.0}

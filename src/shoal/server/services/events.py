@@ -1,0 +1,43 @@
+"""A job's story: every move between states is an event, written in the same transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import NotAllowedNow
+from shoal.core.schema import utcnow
+from shoal.core.states import JobState
+from shoal.server.models.jobs import Event, Job
+
+
+def tell(
+    session: Session, job: Job, kind: str, message: str, *, attempt: int | None = None, data: dict[str, Any] | None = None
+) -> None:
+    last = session.scalar(select(func.max(Event.seq)).where(Event.job_id == job.id))
+    session.add(
+        Event(
+            job_id=job.id,
+            seq=(last or 0) + 1,
+            at=utcnow(),
+            kind=kind,
+            message=message,
+            attempt=attempt,
+            data=data or {},
+        )
+    )
+    session.flush()
+
+
+def move(
+    session: Session, job: Job, state: JobState, message: str, *, attempt: int | None = None, data: dict[str, Any] | None = None
+) -> None:
+    """Change a job's state, legally, and tell of it."""
+    if not JobState(job.state).may_become(state):
+        raise NotAllowedNow(f"Job '{job.name}' is {job.state} and cannot become {state}.")
+    job.state = state.value
+    if state.is_terminal:
+        job.ended_at = utcnow()
+    tell(session, job, state.value, message, attempt=attempt, data=data)

@@ -1,0 +1,193 @@
+"""Jobs: submit, look at, stop, delete. Everything is found through an Access, so within one workspace."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete as sql_delete
+from sqlalchemy import or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import CanNeverRun, EntryNotFound, NameTaken, NotAllowedNow, NotFound
+from shoal.core.ids import is_id, new_id
+from shoal.core.jobs import JobSpec, JobSummary, JobView
+from shoal.core.names import did_you_mean
+from shoal.core.schema import utcnow
+from shoal.core.states import JobState
+from shoal.server.context import Context
+from shoal.server.models.artifacts import Source
+from shoal.server.models.jobs import Attempt, Job
+from shoal.server.models.people import Secret
+from shoal.server.policy import Access
+from shoal.server.scheduler.decide import MachineState, largest_possible
+from shoal.server.services import views
+from shoal.server.services.events import move, tell
+
+
+def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
+    """Refuse what can never run; acknowledge the rest once it is durable."""
+    _refuse_impossible(ctx, spec)
+    with ctx.db.read() as session:
+        source = _source(session, access, spec.source_id)
+        _check_references(session, access, spec)
+    check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
+    job_id = new_id("job")
+
+    def work(session: Session) -> JobView:
+        job = Job(
+            id=job_id,
+            workspace_id=access.workspace_id,
+            name=spec.name,
+            spec=spec.model_dump(mode="json"),
+            source_id=source.id,
+            created_by=access.principal.email,
+            state=JobState.QUEUED.value,
+            priority=spec.priority,
+            created_at=utcnow(),
+        )
+        session.add(job)
+        try:
+            session.flush()
+        except IntegrityError:
+            raise NameTaken(
+                f"There is already a job '{spec.name}' in workspace '{access.workspace}'.",
+                hint=f"choose another name, or: shoal training delete {spec.name}",
+            ) from None
+        tell(session, job, "queued", f"submitted by {access.principal.email}")
+        return views.job_view(session, job, access.workspace, None)
+
+    view = ctx.db.write(work)
+    ctx.live.job_changed(job_id, schedule=True)
+    return view
+
+
+def check_entry(entry: list[str], paths: list[str]) -> None:
+    """The script must be in the source; launchers (`python`, `-m`, `torchrun`, …) are taken at their word."""
+    script = entry[0].removeprefix("./")
+    if not script.endswith((".py", ".sh")) or script in paths:
+        return
+    same_name = [p for p in paths if p.rsplit("/", 1)[-1] == script.rsplit("/", 1)[-1]]
+    scripts = [p for p in paths if p.endswith((".py", ".sh"))]
+    guess = f" Did you mean {same_name[0]!r}?" if same_name else did_you_mean(script, scripts)
+    if not guess and scripts:
+        shown = ", ".join(scripts[:5]) + (", …" if len(scripts) > 5 else "")
+        guess = f" It holds: {shown}."
+    raise EntryNotFound(f"There is no '{script}' in the source.{guess}")
+
+
+def list_jobs(
+    ctx: Context, access: Access, *, status: JobState | None, search: str | None, limit: int, before: str | None
+) -> list[JobSummary]:
+    query = select(Job).where(Job.workspace_id == access.workspace_id).order_by(Job.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(Job.state == status.value)
+    if search:
+        query = query.where(or_(Job.name.contains(search, autoescape=True), Job.id == search))
+    if before:
+        query = query.where(Job.id < before)
+    with ctx.db.read() as session:
+        return [views.job_summary(session, job) for job in session.scalars(query)]
+
+
+def get(ctx: Context, access: Access, name_or_id: str) -> JobView:
+    with ctx.db.read() as session:
+        job = find(session, access, name_or_id)
+        return views.job_view(session, job, access.workspace, ctx.live.waiting.get(job.id))
+
+
+def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
+    """Idempotent: a stopped job stays stopped, a finished one stays as it ended."""
+
+    def work(session: Session) -> str:
+        job = find(session, access, name_or_id)
+        request_stop(session, job, f"stopped by {access.principal.email}", JobState.STOPPED)
+        return job.id
+
+    job_id = ctx.db.write(work)
+    ctx.live.job_changed(job_id, schedule=True)
+    return get(ctx, access, job_id)
+
+
+def request_stop(session: Session, job: Job, reason: str, as_state: JobState) -> None:
+    if JobState(job.state).is_terminal or job.stop_requested_at is not None:
+        return
+    job.stop_requested_at, job.stop_reason, job.stop_state = utcnow(), reason, as_state.value
+    if job.state == JobState.QUEUED:
+        job.reason = reason
+        move(session, job, as_state, reason)
+    else:
+        tell(session, job, "stop_requested", reason)
+
+
+def delete(ctx: Context, access: Access, name_or_id: str) -> None:
+    """A finished job with all it left behind."""
+
+    def work(session: Session) -> list[str]:
+        job = find(session, access, name_or_id)
+        if not JobState(job.state).is_terminal:
+            raise NotAllowedNow(
+                f"Job '{job.name}' is {job.state}; only finished jobs can be deleted.",
+                hint=f"shoal training stop {job.name}",
+            )
+        attempts = list(session.scalars(select(Attempt.id).where(Attempt.job_id == job.id)))
+        session.execute(sql_delete(Job).where(Job.id == job.id))
+        return attempts
+
+    for attempt_id in ctx.db.write(work):
+        ctx.engine.clean(attempt_id)
+
+
+def find(session: Session, access: Access, name_or_id: str) -> Job:
+    column = Job.id if is_id(name_or_id, "job") else Job.name
+    job = session.scalar(select(Job).where(Job.workspace_id == access.workspace_id, column == name_or_id))
+    if job is None:
+        names = session.scalars(select(Job.name).where(Job.workspace_id == access.workspace_id).limit(1000))
+        raise NotFound(
+            f"There is no job '{name_or_id}' in workspace '{access.workspace}'.{did_you_mean(name_or_id, names)}",
+            hint="shoal training list",
+        )
+    return job
+
+
+def set_progress(ctx: Context, job_id: str, progress: dict[str, object]) -> None:
+    ctx.db.write(lambda session: session.execute(update(Job).where(Job.id == job_id).values(progress=progress)))
+    ctx.live.job_changed(job_id)
+
+
+def _source(session: Session, access: Access, source_id: str) -> Source:
+    source = session.scalar(select(Source).where(Source.workspace_id == access.workspace_id, Source.id == source_id))
+    if source is None:
+        raise NotFound(f"There is no source '{source_id}' in workspace '{access.workspace}'.")
+    return source
+
+
+def _check_references(session: Session, access: Access, spec: JobSpec) -> None:
+    if spec.datasets:
+        name = spec.datasets[0]
+        raise NotFound(
+            f"There is no dataset '{name}' in workspace '{access.workspace}'.",
+            hint=f"shoal dataset push {name} --file PATH",
+        )
+    if spec.checkpoint:
+        raise NotFound(f"There is no checkpoint '{spec.checkpoint}' in workspace '{access.workspace}'.")
+    known = set(session.scalars(select(Secret.name).where(Secret.workspace_id == access.workspace_id)))
+    for name in spec.secrets.values():
+        if name not in known:
+            raise NotFound(
+                f"There is no secret '{name}' in workspace '{access.workspace}'.{did_you_mean(name, known)}",
+                hint=f"shoal secret create {name}",
+            )
+
+
+def _refuse_impossible(ctx: Context, spec: JobSpec) -> None:
+    machines = [MachineState(name=m.name, slots=m.slots) for m in ctx.engine.capacity()]
+    nodes, accels = largest_possible(machines, spec.accels)
+    if accels == spec.accels and nodes >= spec.min_nodes:
+        return
+    total = sum(m.slots for m in machines)
+    pool = f"{len(machines)} machine{'s' if len(machines) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
+    raise CanNeverRun(
+        f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the pool has {pool}. "
+        f"The largest that could: --nodes {nodes} --accels {accels}.",
+        hint=f"shoal up --slots {spec.min_slots}" if ctx.private else "shoal machine list",
+        details={"nodes": nodes, "accels": accels},
+    )

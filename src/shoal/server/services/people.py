@@ -1,0 +1,131 @@
+"""Signing up, in and out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import Forbidden, InvalidSpec, NameTaken, NotAllowedNow, NotSignedIn
+from shoal.core.ids import new_id
+from shoal.core.people import PasswordChange, Scope, SessionView, SignIn, SignUp, UserView
+from shoal.core.schema import utcnow
+from shoal.server.context import Context
+from shoal.server.models.people import SessionRow, User
+from shoal.server.policy import Principal, hash_token
+from shoal.server.services.accounts import add_user
+from shoal.server.services.guards import guards
+from shoal.server.services.keys import SESSION_PREFIX, new_token
+
+SESSION_LIFE = timedelta(days=30)
+_WRONG = "E-mail or password is wrong."
+
+
+def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: str) -> SessionView:
+    """Refused unless the server is open to all, has nobody yet, or an admin asks. The first account is an admin's."""
+    if not (body.email.isprintable() and body.name.isprintable()):
+        raise InvalidSpec("An e-mail address or name cannot hold control characters.")
+    # Whether an e-mail is taken shows in the answer, so asking counts as a try.
+    guards(ctx).tries.begin(email=f"sign-up of {body.email}", address=address)
+    with ctx.db.read() as session:
+        _check_sign_up(ctx, session, body.email, caller)
+    hashed = guards(ctx).passwords.hash(body.password)
+
+    def work(session: Session) -> SessionView:
+        is_first = _check_sign_up(ctx, session, body.email, caller)
+        user = add_user(session, email=body.email, name=body.name, password_hash=hashed, is_admin=is_first)
+        return _start_session(session, user)
+
+    view = ctx.db.write(work)
+    guards(ctx).tries.forgive(email=f"sign-up of {body.email}", address=address)
+    return view
+
+
+def sign_in(ctx: Context, body: SignIn, *, address: str) -> SessionView:
+    email = body.email.strip().lower()
+    guards(ctx).tries.begin(email=email, address=address)
+    with ctx.db.read() as session:
+        user = session.scalar(select(User).where(User.email == email))
+    known = user.password_hash if user else None
+    if not guards(ctx).passwords.verify(known, body.password) or user is None or known is None:
+        raise NotSignedIn(_WRONG)
+    guards(ctx).tries.forgive(email=email, address=address)
+    fresh = guards(ctx).passwords.hash(body.password) if guards(ctx).passwords.is_outdated(known) else known
+
+    def work(session: Session) -> SessionView:
+        row = session.get(User, user.id)
+        if row is None or row.password_hash != known:
+            raise NotSignedIn(_WRONG)  # deleted or changed while we were hashing
+        row.password_hash = fresh
+        session.execute(delete(SessionRow).where(SessionRow.expires_at <= utcnow()))
+        return _start_session(session, row)
+
+    return ctx.db.write(work)
+
+
+def sign_out(ctx: Context, principal: Principal) -> None:
+    def work(session: Session) -> bool:
+        gone = delete(SessionRow).where(SessionRow.id == principal.key_id).returning(SessionRow.id)
+        return session.scalar(gone) is not None
+
+    if not ctx.db.write(work) and not principal.key_id.startswith("session_"):
+        raise NotAllowedNow("You are using an API key, which has no session to end.", hint="shoal key revoke NAME")
+
+
+def change_password(ctx: Context, principal: Principal, body: PasswordChange, *, address: str) -> None:
+    """Ends every session but the one that asks."""
+    guards(ctx).tries.begin(email=principal.email, address=address)
+    with ctx.db.read() as session:
+        known = session.scalar(select(User.password_hash).where(User.id == principal.user_id))
+    if known is None:
+        raise NotAllowedNow("This account has no password: it signs in by the owner file.")
+    if not guards(ctx).passwords.verify(known, body.old_password):
+        raise NotSignedIn("The old password is wrong.")
+    guards(ctx).tries.forgive(email=principal.email, address=address)
+    hashed = guards(ctx).passwords.hash(body.new_password)
+
+    def work(session: Session) -> None:
+        user = session.get_one(User, principal.user_id)
+        if user.password_hash != known:
+            raise NotAllowedNow("The password was changed meanwhile.")
+        user.password_hash = hashed
+        others = delete(SessionRow).where(SessionRow.user_id == user.id, SessionRow.id != principal.key_id)
+        session.execute(others)
+
+    ctx.db.write(work)
+
+
+def me(ctx: Context, principal: Principal) -> UserView:
+    with ctx.db.read() as session:
+        return _view(session.get_one(User, principal.user_id))
+
+
+def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal | None) -> bool:
+    """Raise unless this account may be made now; True when it is the server's first."""
+    # The owner of a once private server has no password and cannot sign in any more: does not count.
+    with_password = select(User.id).where(User.password_hash.is_not(None)).limit(1)
+    is_first = not ctx.private and session.scalar(with_password) is None
+    by_admin = caller is not None and caller.is_admin and Scope.ADMIN in caller.scopes
+    if not (is_first or by_admin or ctx.settings.sign_up):
+        raise Forbidden("This server is not open for sign-up: ask an admin of it for an account.")
+    if session.scalar(select(User.id).where(User.email == email)):
+        raise NameTaken(f"There already is an account for {email}.", hint="shoal login")
+    return is_first
+
+
+def _start_session(session: Session, user: User) -> SessionView:
+    token, now = new_token(SESSION_PREFIX), utcnow()
+    row = SessionRow(
+        id=new_id("session"),
+        user_id=user.id,
+        secret_hash=hash_token(token),
+        created_at=now,
+        expires_at=now + SESSION_LIFE,
+    )
+    session.add(row)
+    return SessionView(token=token, user=_view(user), expires_at=row.expires_at)
+
+
+def _view(user: User) -> UserView:
+    return UserView(id=user.id, email=user.email, name=user.name, is_admin=user.is_admin, created_at=user.created_at)

@@ -1,0 +1,131 @@
+"""Streams (logs, samples, metrics) arrive in segments and are stored exactly once, by sequence number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import zstandard
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.agents import SegmentReply
+from shoal.core.errors import Fenced, InvalidSpec, OutOfSequence
+from shoal.core.jobs import LogLine, LogPage
+from shoal.server.context import Context
+from shoal.server.models.jobs import Attempt, Segment, StreamHead
+from shoal.server.policy import Access, AgentIdentity
+from shoal.server.services import jobs
+
+_MAX_PLAIN = 16 << 20
+_PAGE_SEGMENTS = 64
+
+
+def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> SegmentReply:
+    records = _decode(body)
+    if len(records) != count or count == 0:
+        raise InvalidSpec(f"A segment said to hold {count} records holds {len(records)}.")
+
+    def work(session: Session) -> int:
+        attempt = session.get_one(Attempt, who.attempt_id)
+        if attempt.fenced and stream == "metric":
+            raise Fenced()
+        head = session.get(StreamHead, (who.attempt_id, who.node, stream))
+        if head is None:
+            head = StreamHead(attempt_id=who.attempt_id, node=who.node, stream=stream, next_seq=0)
+            session.add(head)
+        if seq_first > head.next_seq:
+            raise OutOfSequence(details={"next_seq": head.next_seq})
+        fresh = records[head.next_seq - seq_first :]
+        if fresh:
+            session.add(
+                Segment(
+                    job_id=who.job_id,
+                    attempt=who.attempt,
+                    node=who.node,
+                    stream=stream,
+                    seq_first=head.next_seq,
+                    count=len(fresh),
+                    t_last=float(fresh[-1].get("t", 0.0)),
+                    body=body if len(fresh) == count else _encode(fresh),
+                )
+            )
+            head.next_seq = seq_first + count
+        return head.next_seq
+
+    next_seq = ctx.db.write(work)
+    ctx.live.job_changed(who.job_id)
+    return SegmentReply(next_seq=next_seq)
+
+
+def read_logs(
+    ctx: Context,
+    access: Access,
+    job: str,
+    *,
+    after: int = 0,
+    node: int | None = None,
+    rank: int | None = None,
+    since: float | None = None,
+    attempt: int | None = None,
+) -> LogPage:
+    """The next page in order of arrival; within a page, lines of all nodes are in order of time."""
+    query = select(Segment).where(Segment.stream == "log", Segment.id > after).order_by(Segment.id).limit(_PAGE_SEGMENTS + 1)
+    if node is not None:
+        query = query.where(Segment.node == node)
+    if attempt is not None:
+        query = query.where(Segment.attempt == attempt)
+    if since is not None:
+        query = query.where(Segment.t_last >= since)
+    with ctx.db.read() as session:
+        found = jobs.find(session, access, job)
+        segments = list(session.scalars(query.where(Segment.job_id == found.id)))
+    page, more = segments[:_PAGE_SEGMENTS], len(segments) > _PAGE_SEGMENTS
+    lines = [
+        line
+        for segment in page
+        for line in _lines(segment)
+        if (rank is None or line.rank == rank) and (since is None or line.at >= since)
+    ]
+    lines.sort(key=lambda line: (line.attempt, line.at))
+    return LogPage(lines=lines, cursor=page[-1].id if page else after, more=more)
+
+
+def _lines(segment: Segment) -> Iterator[LogLine]:
+    for record in _decode(segment.body):
+        yield LogLine(
+            at=record["t"],
+            attempt=segment.attempt,
+            node=segment.node,
+            rank=record.get("r"),
+            stream=record.get("e", "out"),
+            text=record.get("m", ""),
+        )
+
+
+def _decode(body: bytes) -> list[dict[str, Any]]:
+    plain = _bounded(body)
+    try:
+        records = [json.loads(line) for line in plain.splitlines() if line]
+        if any(not isinstance(r, dict) or not isinstance(r.get("t"), int | float) for r in records):
+            raise ValueError
+    except ValueError as error:
+        raise InvalidSpec("A segment's records are not JSON lines with a time.") from error
+    return records
+
+
+def _bounded(body: bytes) -> bytes:
+    """Decompress, refusing what would be larger than a segment may be: a bomb is not unpacked to be measured."""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            plain = reader.read(_MAX_PLAIN + 1)
+    except zstandard.ZstdError as error:
+        raise InvalidSpec("A segment's body is not zstd.") from error
+    if len(plain) > _MAX_PLAIN:
+        raise InvalidSpec(f"A segment is over {_MAX_PLAIN >> 20} MiB unpacked.")
+    return plain
+
+
+def _encode(records: list[dict[str, Any]]) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress("\n".join(json.dumps(r) for r in records).encode())

@@ -1,0 +1,43 @@
+"""Secrets at rest: AES-256-GCM under a key file of the server (mode 0600)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from shoal.core.errors import Corrupt
+
+_NONCE = 12
+
+
+class Vault:
+    def __init__(self, key_file: Path):
+        self._aead = AESGCM(_load_or_make(key_file))
+
+    def seal(self, text: str, *, bound_to: str) -> bytes:
+        """`bound_to` (say, workspace and name) must be given again to open: a row moved elsewhere stays shut."""
+        nonce = os.urandom(_NONCE)
+        return nonce + self._aead.encrypt(nonce, text.encode(), bound_to.encode())
+
+    def open(self, sealed: bytes, *, bound_to: str) -> str:
+        try:
+            return self._aead.decrypt(sealed[:_NONCE], sealed[_NONCE:], bound_to.encode()).decode()
+        except InvalidTag:
+            raise Corrupt("A secret cannot be decrypted: the server's secret.key is not the one it was made with.") from None
+
+
+def _load_or_make(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        key = AESGCM.generate_key(bit_length=256)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
+        return key

@@ -1,0 +1,81 @@
+"""Rows → what the wire shows."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView, NodeView, Progress
+from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.server.models.artifacts import Source
+from shoal.server.models.jobs import Attempt, Event, Job, Node
+
+
+def job_summary(session: Session, job: Job) -> JobSummary:
+    return JobSummary(**_summary(session, job))
+
+
+def job_view(session: Session, job: Job, workspace: str, waiting: str | None) -> JobView:
+    attempts = session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number))
+    events = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.seq))
+    source = session.get_one(Source, job.source_id)
+    return JobView(
+        **_summary(session, job),
+        workspace=workspace,
+        created_by=job.created_by,
+        spec=JobSpec.model_validate(job.spec),
+        source={"id": source.id, "size": source.size, "files": source.files, **source.origin},
+        waiting=waiting if job.state == JobState.QUEUED else None,
+        attempt_list=[_attempt(session, a) for a in attempts],
+        events=[
+            EventView(seq=e.seq, at=e.at, kind=e.kind, message=e.message, attempt=e.attempt, data=e.data) for e in events
+        ],
+    )
+
+
+def _summary(session: Session, job: Job) -> dict[str, object]:
+    running = session.scalar(
+        select(Attempt.num_nodes).where(Attempt.job_id == job.id).order_by(Attempt.number.desc()).limit(1)
+    )
+    return {
+        "id": job.id,
+        "name": job.name,
+        "status": JobState(job.state),
+        "stop_requested": job.stop_requested_at is not None,
+        "nodes": running or job.spec["max_nodes"],
+        "accels": job.spec["accels"],
+        "attempts": job.attempts,
+        "progress": Progress.model_validate(job.progress) if job.progress else None,
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "exit_code": job.exit_code,
+        "reason": job.reason,
+    }
+
+
+def _attempt(session: Session, attempt: Attempt) -> AttemptView:
+    nodes = session.scalars(select(Node).where(Node.attempt_id == attempt.id).order_by(Node.index))
+    return AttemptView(
+        number=attempt.number,
+        state=AttemptState(attempt.state),
+        result=attempt.result,
+        reason=attempt.reason,
+        num_nodes=attempt.num_nodes,
+        created_at=attempt.created_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        nodes=[
+            NodeView(
+                index=n.index,
+                machine=n.machine,
+                slots=n.slots,
+                state=NodeState(n.state),
+                pid=n.pid,
+                exit_code=n.exit_code,
+                reason=n.reason,
+                paths=n.paths,
+            )
+            for n in nodes
+        ],
+    )

@@ -1,0 +1,143 @@
+"""Workspaces and who is in them. The last owner can neither leave nor be demoted."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import Forbidden, InvalidName, NameTaken, NotAllowedNow, NotFound
+from shoal.core.ids import is_id
+from shoal.core.people import MemberSet, MemberView, Role, WorkspaceCreate, WorkspaceView
+from shoal.server.context import Context
+from shoal.server.models.jobs import Job
+from shoal.server.models.people import Member, User, Workspace
+from shoal.server.policy import Access, Principal
+from shoal.server.services.accounts import add_workspace
+
+
+def create_workspace(ctx: Context, principal: Principal, body: WorkspaceCreate) -> WorkspaceView:
+    if is_id(body.name, "ws"):
+        raise InvalidName(f"{body.name!r} looks like a workspace's id; choose another name.")
+
+    def work(session: Session) -> WorkspaceView:
+        if _owned(session, principal.user_id, body.name):
+            raise NameTaken(f"You already have a workspace '{body.name}'.", hint="shoal workspace list")
+        row = add_workspace(session, owner_id=principal.user_id, name=body.name)
+        return _view(row, Role.OWNER, jobs=0)
+
+    return ctx.db.write(work)
+
+
+def list_workspaces(ctx: Context, principal: Principal) -> list[WorkspaceView]:
+    jobs = select(func.count()).where(Job.workspace_id == Workspace.id).scalar_subquery()
+    mine = (
+        select(Workspace, Member.role, jobs)
+        .join(Member, Member.workspace_id == Workspace.id)
+        .where(Member.user_id == principal.user_id)
+        .order_by(Workspace.name, Workspace.id)
+    )
+    with ctx.db.read() as session:
+        return [_view(row, Role(role), jobs=count) for row, role, count in session.execute(mine)]
+
+
+def delete_workspace(ctx: Context, access: Access) -> None:
+    """With its jobs, secrets and members; refused while any of its jobs is not over."""
+
+    def work(session: Session) -> None:
+        unfinished = select(Job.name).where(Job.workspace_id == access.workspace_id, Job.ended_at.is_(None))
+        if names := session.scalars(unfinished.order_by(Job.id).limit(4)).all():
+            shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise NotAllowedNow(
+                f"Workspace '{access.workspace}' still has unfinished jobs: {shown}.",
+                hint=f"shoal training stop {names[0]}",
+            )
+        # Jobs before sources, which they refer to; the rest goes with the workspace.
+        session.execute(delete(Job).where(Job.workspace_id == access.workspace_id))
+        session.execute(delete(Workspace).where(Workspace.id == access.workspace_id))
+
+    ctx.db.write(work)
+
+
+def list_members(ctx: Context, access: Access) -> list[MemberView]:
+    with ctx.db.read() as session:
+        rows = session.execute(
+            select(User, Member.role)
+            .join(Member, Member.user_id == User.id)
+            .where(Member.workspace_id == access.workspace_id)
+            .order_by(User.email)
+        )
+        return [_member(user, Role(role)) for user, role in rows]
+
+
+def set_member(ctx: Context, access: Access, body: MemberSet) -> MemberView:
+    """Add someone who has an account here, or change their role."""
+    email = body.email.strip().lower()
+
+    def work(session: Session) -> MemberView:
+        user = session.scalar(select(User).where(User.email == email))
+        if user is None:
+            raise NotFound(f"Nobody has an account for {email} on this server; they sign up first.")
+        row = session.get(Member, (access.workspace_id, user.id))
+        if row is None:
+            session.add(Member(workspace_id=access.workspace_id, user_id=user.id, role=body.role))
+        else:
+            if body.role != Role.OWNER:
+                _let_go(session, access, row)
+            row.role = body.role
+        return _member(user, body.role)
+
+    return ctx.db.write(work)
+
+
+def remove_member(ctx: Context, access: Access, id_or_email: str) -> None:
+    """Owners remove anyone; everyone may leave."""
+
+    def work(session: Session) -> None:
+        row = session.scalar(
+            select(Member)
+            .join(User, User.id == Member.user_id)
+            .where(Member.workspace_id == access.workspace_id)
+            .where(or_(User.id == id_or_email, User.email == id_or_email.strip().lower()))
+        )
+        if row is None:
+            raise NotFound(f"'{id_or_email}' is not a member of workspace '{access.workspace}'.")
+        if row.user_id != access.principal.user_id and access.role != Role.OWNER:
+            raise Forbidden(f"Only an owner of workspace '{access.workspace}' may remove others.")
+        _let_go(session, access, row)
+        session.delete(row)
+
+    ctx.db.write(work)
+
+
+def _let_go(session: Session, access: Access, member: Member) -> None:
+    """Before `member` stops being an owner: another one has to take the workspace over."""
+    if member.role != Role.OWNER:
+        return
+    others = session.scalars(
+        select(Member.user_id)
+        .where(Member.workspace_id == access.workspace_id, Member.role == Role.OWNER)
+        .where(Member.user_id != member.user_id)
+        .order_by(Member.user_id)
+    ).all()
+    if not others:
+        raise NotAllowedNow(f"Workspace '{access.workspace}' needs an owner: make someone else one first.")
+    workspace = session.get_one(Workspace, access.workspace_id)
+    if workspace.owner_id != member.user_id:
+        return
+    # Names are unique per first owner, so the heir must not have one of this name already.
+    heirs = [user_id for user_id in others if not _owned(session, user_id, workspace.name)]
+    if not heirs:
+        raise NotAllowedNow(f"Every other owner already has a workspace of their own named '{workspace.name}'.")
+    workspace.owner_id = heirs[0]
+
+
+def _owned(session: Session, user_id: str, name: str) -> str | None:
+    return session.scalar(select(Workspace.id).where(Workspace.owner_id == user_id, Workspace.name == name))
+
+
+def _view(row: Workspace, role: Role, *, jobs: int) -> WorkspaceView:
+    return WorkspaceView(id=row.id, name=row.name, role=role, jobs=jobs, datasets=0, created_at=row.created_at)
+
+
+def _member(user: User, role: Role) -> MemberView:
+    return MemberView(user_id=user.id, email=user.email, name=user.name, role=role)

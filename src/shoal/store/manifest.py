@@ -1,0 +1,80 @@
+"""Manifests: their canonical bytes, their id, and what a well-formed one keeps to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from blake3 import blake3
+from pydantic import ValidationError
+
+from shoal.core.artifacts import Manifest, check_path
+from shoal.core.errors import InvalidSpec
+from shoal.store.hashing import MAX_CHUNK
+
+
+def manifest_id(manifest: Manifest) -> str:
+    """BLAKE3 of the canonical JSON: equal trees have equal ids, on every machine and in every version."""
+    return str(blake3(dump_manifest(manifest)).hexdigest())
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """Canonical JSON: files sorted by path, keys sorted, no spaces, UTF-8. These very bytes are hashed and stored."""
+    value = {
+        "version": manifest.version,
+        "files": [
+            {
+                "path": f.path,
+                "size": f.size,
+                "executable": f.executable,
+                "chunks": [{"hash": c.hash, "size": c.size} for c in f.chunks],
+            }
+            for f in sorted(manifest.files, key=lambda f: f.path)
+        ],
+    }
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSpec("A file name in the manifest is not valid Unicode.") from error
+
+
+def load_manifest(data: bytes) -> Manifest:
+    """Parse and check; anything else than a well-formed manifest is InvalidSpec."""
+    try:
+        return check_manifest(Manifest.model_validate_json(data))
+    except ValidationError as error:
+        raise InvalidSpec(f"Not a manifest: {error.errors()[0]['msg']}.") from error
+
+
+def check_manifest(manifest: Manifest) -> Manifest:
+    """Refuse what could not be written out as a tree: doubled paths, a file that is also a folder, sizes that do not add up."""
+    if manifest.version != 1:
+        raise InvalidSpec(
+            f"This manifest has version {manifest.version}; this Shoal reads version 1.", hint="Upgrade Shoal."
+        )
+    files: set[str] = set()
+    folders: set[str] = set()
+    for f in manifest.files:
+        check_path(f.path)
+        if f.path in files:
+            raise InvalidSpec(f"The manifest lists {f.path!r} twice.")
+        files.add(f.path)
+        parts = f.path.split("/")
+        folders.update("/".join(parts[:n]) for n in range(1, len(parts)))
+        if sum(c.size for c in f.chunks) != f.size:
+            raise InvalidSpec(f"The manifest's chunks of {f.path!r} do not add up to its size.")
+        if any(c.size > MAX_CHUNK or c.size == 0 for c in f.chunks):
+            raise InvalidSpec(f"{f.path!r} has an empty chunk or one above {MAX_CHUNK >> 20} MiB.")
+    if clash := files & folders:
+        raise InvalidSpec(f"{min(clash)!r} is both a file and a folder in the manifest.")
+    return manifest
+
+
+def chunk_hashes(manifest: Manifest) -> Iterator[str]:
+    """Every hash once, in file order."""
+    seen: set[str] = set()
+    for f in manifest.files:
+        for c in f.chunks:
+            if c.hash not in seen:
+                seen.add(c.hash)
+                yield c.hash

@@ -1,0 +1,149 @@
+"""Moving artifacts between this machine and a remote (an HTTP client or a store): parallel, resumable, in bounded memory.
+
+What travels is what `missing` says is not there, so a push that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from shoal.core.artifacts import Manifest
+from shoal.core.errors import TimedOut, Unreachable
+from shoal.store.backend import ChunkStore
+from shoal.store.hashing import Data
+from shoal.store.manifest import chunk_hashes
+from shoal.store.materialize import materialize
+from shoal.store.pack import PackedTree, Progress
+
+TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
+"""Errors worth another try: the same request may succeed, and sending twice is harmless."""
+
+_ASK = 10_000
+_BATCH_BYTES = 16 << 20
+_BATCH_COUNT = 512
+_THREADS = 4
+_TRIES = 6
+_FIRST_WAIT_S = 0.25
+
+T = TypeVar("T")
+
+
+class Remote(Protocol):
+    """The other side. May be used by several threads at once."""
+
+    def missing(self, hashes: Iterable[str]) -> set[str]: ...
+
+    def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
+        """Store chunks durably. Called again with the same ones after a TRANSIENT error."""
+        ...
+
+    def fetch(self, name: str) -> bytes: ...
+
+
+def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = None, threads: int = _THREADS) -> int:
+    """Send the chunks the remote lacks; returns the bytes sent. `progress` counts all bytes, also those already there."""
+    report = progress or (lambda _: None)
+    sizes = {c.hash: c.size for f in packed.manifest.files for c in f.chunks}
+    lacking = find_missing(remote, sizes)
+    report(packed.manifest.size - sum(sizes[h] for h in lacking))
+    batches = _batches([h for h in sizes if h in lacking], sizes)
+
+    def send(batch: list[str]) -> int:
+        todo = batch
+
+        def once() -> None:
+            remote.send((h, packed.read(h)) for h in todo)
+
+        def ask_again() -> None:
+            nonlocal todo
+            todo = [h for h in batch if h in remote.missing(batch)]
+
+        with_retries(once, before_retry=ask_again)
+        total = sum(sizes[h] for h in batch)
+        report(total)
+        return total
+
+    return sum(in_parallel(send, batches, threads))
+
+
+def download(
+    manifest: Manifest,
+    remote: Remote,
+    dest: Path,
+    *,
+    merge: bool = False,
+    read_only: bool = False,
+    progress: Progress | None = None,
+    threads: int = 2 * _THREADS,
+) -> None:
+    """Write the manifest's tree to `dest`: verified, and in place in one step (see materialize)."""
+    materialize(
+        manifest,
+        lambda name: with_retries(lambda: remote.fetch(name)),
+        dest,
+        verify=not isinstance(remote, ChunkStore),
+        merge=merge,
+        read_only=read_only,
+        progress=progress,
+        threads=threads,
+    )
+
+
+def find_missing(remote: Remote, hashes: Iterable[str]) -> set[str]:
+    """`remote.missing`, in requests of a bounded size."""
+    wanted = list(hashes)
+    out: set[str] = set()
+    for at in range(0, len(wanted), _ASK):
+        part = wanted[at : at + _ASK]
+        out |= with_retries(lambda part=part: remote.missing(part))  # type: ignore[misc]
+    return out
+
+
+def with_retries(work: Callable[[], T], *, before_retry: Callable[[], None] | None = None) -> T:
+    """Call until it succeeds, at most six times over about eight seconds; other errors than TRANSIENT pass at once."""
+    for attempt in range(_TRIES):
+        try:
+            if attempt and before_retry:
+                before_retry()
+            return work()
+        except TRANSIENT:
+            if attempt == _TRIES - 1:
+                raise
+            time.sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.0))  # noqa: S311  spreads retries, guards nothing
+    raise AssertionError
+
+
+def in_parallel(work: Callable[[list[str]], int], batches: Iterator[list[str]], threads: int) -> Iterator[int]:
+    """Results as they come; the first error (or Ctrl-C) stops what has not started and passes."""
+    running: set[Future[int]] = set()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-transfer")
+    try:
+        for batch in batches:
+            if len(running) >= threads + 1:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+            running.add(pool.submit(work, batch))
+        yield from (future.result() for future in wait(running).done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _batches(hashes: list[str], sizes: dict[str, int]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    total = 0
+    for name in hashes:
+        if batch and (total + sizes[name] > _BATCH_BYTES or len(batch) >= _BATCH_COUNT):
+            yield batch
+            batch, total = [], 0
+        batch.append(name)
+        total += sizes[name]
+    if batch:
+        yield batch
+
+
+__all__ = ["TRANSIENT", "Progress", "Remote", "chunk_hashes", "download", "find_missing", "upload", "with_retries"]

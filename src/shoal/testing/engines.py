@@ -1,0 +1,95 @@
+"""What every engine must do. Inherit `EngineContract` and give it an `engine` and a `gang` fixture.
+
+The agents started here are real processes; a stand-in for the agent program is enough, since the contract is
+about starting, finding and ending processes, not about training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from shoal.core.agents import Launch
+from shoal.engines.base import AgentState, Engine, Gang
+
+
+def make_gang(root: Path, attempt_id: str = "att_test", num_nodes: int = 2) -> Gang:
+    return Gang(
+        attempt_id=attempt_id,
+        nodes=[
+            Launch(
+                job_id="job_test",
+                job_name="test",
+                attempt_id=attempt_id,
+                attempt=1,
+                node=index,
+                token="secret-token-of-the-node",
+                url="http://127.0.0.1:9",
+                work_dir=str(root / f"{attempt_id}.{index}"),
+                cache_dir=str(root / "cache"),
+                python="python",
+                machine="local",
+                slots=[index],
+            )
+            for index in range(num_nodes)
+        ],
+    )
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait for a condition, not for a time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("the condition did not come true in time")
+        time.sleep(0.02)
+
+
+class EngineContract:
+    def test_it_offers_at_least_one_slot_and_tells_its_problems(self, engine: Engine) -> None:
+        assert sum(m.slots for m in engine.capacity()) >= 1
+        assert isinstance(engine.probe(), list)
+
+    def test_a_plan_names_every_node_and_holds_no_token(self, engine: Engine, gang: Gang) -> None:
+        plan = engine.plan(gang)
+        assert len(plan) == len(gang.nodes)
+        assert not any(gang.nodes[0].token in word for command in plan for word in command.argv)
+
+    def test_started_agents_are_alive_until_cancelled(self, engine: Engine, gang: Gang) -> None:
+        engine.start(gang)
+        eventually(lambda: all(engine.status(gang.attempt_id, n.node) is AgentState.ALIVE for n in gang.nodes))
+        engine.cancel(gang.attempt_id)
+        eventually(lambda: all(engine.status(gang.attempt_id, n.node) is not AgentState.ALIVE for n in gang.nodes))
+
+    def test_starting_an_attempt_twice_starts_it_once(self, engine: Engine, gang: Gang, count_agents: Callable[[], int]) -> None:
+        engine.start(gang)
+        eventually(lambda: count_agents() == len(gang.nodes))
+        engine.start(gang)
+        assert count_agents() == len(gang.nodes)
+        engine.cancel(gang.attempt_id)
+
+    def test_cancelling_is_idempotent_and_unknown_attempts_are_fine(self, engine: Engine, gang: Gang) -> None:
+        engine.cancel("att_unknown")
+        engine.start(gang)
+        engine.cancel(gang.attempt_id)
+        engine.cancel(gang.attempt_id)
+        assert engine.status("att_unknown", 0) is AgentState.UNKNOWN
+
+    def test_a_new_engine_object_finds_the_agents_of_the_old_one(
+        self, engine: Engine, gang: Gang, reopen: Callable[[], Engine]
+    ) -> None:
+        engine.start(gang)
+        again = reopen()
+        eventually(lambda: again.adopt() == {gang.attempt_id})
+        assert again.status(gang.attempt_id, 0) is AgentState.ALIVE
+        again.cancel(gang.attempt_id)
+        eventually(lambda: engine.status(gang.attempt_id, 0) is not AgentState.ALIVE)
+        assert reopen().adopt() == set()
+
+    def test_cleaning_leaves_nothing_of_the_attempt(self, engine: Engine, gang: Gang) -> None:
+        engine.start(gang)
+        engine.cancel(gang.attempt_id)
+        eventually(lambda: engine.status(gang.attempt_id, 0) is not AgentState.ALIVE)
+        engine.clean(gang.attempt_id)
+        assert engine.status(gang.attempt_id, 0) is AgentState.UNKNOWN

@@ -1,0 +1,130 @@
+"""A real server process with a data directory of its own, for tests and benchmarks: start, kill -9, start again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from shoal.client import Client
+from shoal.client.local import owner_key, read_record, running_server, start_server, stop_server
+from shoal.core.settings import Layout
+
+_WAIT_S = 60.0
+
+
+class LiveServer:
+    """Everything it starts carries SHOAL_HOME=<its home> in the environment, which is how leftovers are found."""
+
+    def __init__(self, home: Path, *, slots: int = 4):
+        self.home, self.slots = home, slots
+        self.layout = Layout(home)
+
+    def start(self) -> LiveServer:
+        start_server(self.layout, ["--slots", str(self.slots)])
+        return self
+
+    def stop(self) -> None:
+        stop_server(self.layout)
+
+    def kill(self) -> None:
+        """kill -9, and gone when this returns."""
+        record = read_record(self.layout)
+        if record is not None:
+            process = psutil.Process(record.pid)
+            process.kill()
+            process.wait(10)
+
+    @property
+    def is_up(self) -> bool:
+        return running_server(self.layout) is not None
+
+    @contextmanager
+    def client(self, workspace: str = "default") -> Iterator[Client]:
+        record = running_server(self.layout)
+        assert record is not None, "the server is down"
+        with Client(record.url, owner_key(self.layout), workspace) as client:
+            yield client
+
+    def cli(
+        self, *args: str, check: int | None = 0, cwd: Path | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `shoal ARGS` as a person would; fails unless it exits with `check` (None: any)."""
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal.cli", *args],
+            cwd=cwd or self.home,
+            env=self.env() | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=options.pop("timeout", 240),
+            check=False,
+            **options,
+        )
+        if check is not None and done.returncode != check:
+            raise AssertionError(
+                f"shoal {' '.join(args)} exited with {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"
+            )
+        return done
+
+    def json(self, *args: str, check: int | None = 0) -> Any:
+        return json.loads(self.cli(*args, "--json", check=check).stdout)
+
+    def env(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
+        return {**kept, "SHOAL_HOME": str(self.home), "NO_COLOR": "1"}
+
+    def inspect(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("training", "inspect", job)
+        return found
+
+    def wait_for(self, job: str, condition: Callable[[Any], bool], what: str = "", timeout_s: float = _WAIT_S) -> Any:
+        """The job's view once `condition` holds for it."""
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            while True:
+                view = client.jobs.get(job)
+                if condition(view):
+                    return view
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"job {job}: {what or 'condition'} not met; it is {view.model_dump_json(indent=1)}")
+                time.sleep(0.05)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that belongs to this home, but for ourselves."""
+        mine, found = os.getpid(), []
+        for process in psutil.process_iter():
+            try:
+                home = process.environ().get("SHOAL_HOME") or process.environ().get("SHOAL_NODE_DIR", "")
+                if process.pid != mine and home.startswith(str(self.home)) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Stop the server and end all that is left, by pid."""
+        self.stop()
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(self.processes(), timeout=10)
+
+
+@contextmanager
+def live_server(home: Path, *, slots: int = 4) -> Iterator[LiveServer]:
+    home.mkdir(parents=True, exist_ok=True)
+    server = LiveServer(home, slots=slots)
+    try:
+        yield server.start()
+    finally:
+        server.close()

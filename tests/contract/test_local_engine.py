@@ -1,0 +1,107 @@
+"""The local engine keeps the treaty; plus what is its own: stale pids after a reboot."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shoal.core.boot import boot_id
+from shoal.engines.base import AgentState
+from shoal.engines.local import LocalEngine
+from shoal.testing.engines import EngineContract, eventually, make_gang
+
+# Says who it is, as an agent does, and then waits to be ended. `--salvage` ends at once.
+STAND_IN = """
+import json, os, pathlib, signal, sys, psutil
+from shoal.core.boot import boot_id
+if "--salvage" not in sys.argv:
+    me = psutil.Process()
+    pathlib.Path("agent.json").write_text(json.dumps({"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}))
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """An interpreter whose `-m shoal.agent` is the stand-in."""
+    script = tmp_path / "agent.py"
+    script.write_text(STAND_IN)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def agents_of(root: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and str(root / "agent.py") in line:
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def reopen(tmp_path, stand_in):
+    return lambda: LocalEngine(tmp_path / "nodes", slots=4, python=stand_in)
+
+
+@pytest.fixture
+def engine(reopen, tmp_path):
+    engine = reopen()
+    yield engine
+    for process in agents_of(tmp_path):
+        process.kill()
+    psutil.wait_procs(agents_of(tmp_path), timeout=10)
+
+
+@pytest.fixture
+def gang(tmp_path):
+    return make_gang(tmp_path / "nodes")
+
+
+@pytest.fixture
+def count_agents(tmp_path):
+    return lambda: len(agents_of(tmp_path))
+
+
+class TestLocalEngine(EngineContract):
+    pass
+
+
+def test_the_launch_file_is_for_the_owner_only(engine, gang):
+    engine.start(gang)
+    for node in gang.nodes:
+        assert (Path(node.work_dir) / "launch.json").stat().st_mode & 0o077 == 0
+
+
+def test_an_agent_from_before_a_reboot_is_gone_even_if_its_pid_is_taken(engine, tmp_path):
+    stale = tmp_path / "nodes" / "att_old.0"
+    stale.mkdir(parents=True)
+    me = psutil.Process()
+    record = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}
+    (stale / "agent.json").write_text(json.dumps(record))
+    assert engine.status("att_old", 0) is AgentState.ALIVE
+    (stale / "agent.json").write_text(json.dumps(record | {"boot_id": "another boot"}))
+    assert engine.status("att_old", 0) is AgentState.GONE
+    (stale / "agent.json").write_text(json.dumps(record | {"create_time": me.create_time() - 500}))
+    assert engine.status("att_old", 0) is AgentState.GONE
+
+
+def test_if_one_node_cannot_start_none_is_left_running(engine, gang, tmp_path):
+    blocked = Path(gang.nodes[1].work_dir)
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file where the directory should be")
+    with pytest.raises(OSError, match=r"exists|directory"):
+        engine.start(gang)
+    eventually(lambda: not agents_of(tmp_path))
+
+
+def test_slots_are_half_the_cores_unless_set(tmp_path):
+    [machine] = LocalEngine(tmp_path).capacity()
+    if machine.kind == "cpu":
+        assert machine.slots == max(1, (os.cpu_count() or 1) // 2)
+    assert LocalEngine(tmp_path, slots=7).capacity()[0].slots == 7

@@ -1,0 +1,45 @@
+import pytest
+
+from shoal.server.scheduler.restarts import Cause, Failure, judge
+
+
+def failure(cause=Cause.SIGNAL, reason="", progressed=False, used=0, most=3):
+    return Failure(cause=cause, reason=reason, progressed=progressed, restarts_used=used, max_restarts=most)
+
+
+@pytest.mark.parametrize("cause", [Cause.SIGNAL, Cause.LOST])
+def test_what_was_killed_from_outside_is_started_again(cause):
+    verdict = judge(failure(cause))
+    assert verdict.restart
+    assert verdict.restarts_used == 1
+
+
+def test_the_budget_ends():
+    assert not judge(failure(used=3)).restart
+    assert not judge(failure(most=0)).restart
+
+
+def test_progress_gives_a_fresh_budget():
+    verdict = judge(failure(used=3, progressed=True))
+    assert verdict.restart
+    assert verdict.restarts_used == 1
+
+
+def test_a_script_error_without_progress_is_final():
+    verdict = judge(failure(Cause.ERROR, "ModuleNotFoundError: No module named 'x'"))
+    assert not verdict.restart
+    assert "would not help" in verdict.why
+
+
+def test_a_script_error_after_progress_is_tried_again_until_it_repeats_in_the_same_place():
+    first = judge(failure(Cause.ERROR, "RuntimeError: x", progressed=True))
+    assert first.restart
+    assert not judge(failure(Cause.ERROR, "RuntimeError: x", progressed=False, used=first.restarts_used)).restart
+
+
+def test_a_network_error_at_start_is_tried_again():
+    assert judge(failure(Cause.ERROR, "torch.distributed.DistNetworkError: EADDRINUSE")).restart
+
+
+def test_requirements_that_cannot_be_installed_are_final():
+    assert not judge(failure(Cause.SETUP, "No matching distribution", progressed=True)).restart
