@@ -2,7 +2,15 @@
 
 import random
 
-_WHO = ["the shoal", "a small fish", "the old turtle", "a silver herring", "the tide", "a quiet diver", "the lighthouse"]
+_WHO = [
+    "the shoal",
+    "a small fish",
+    "the old turtle",
+    "a silver herring",
+    "the tide",
+    "a quiet diver",
+    "the lighthouse",
+]
 _DOES = ["follows", "waits for", "circles", "remembers", "leads", "finds", "listens to"]
 _WHAT = ["the moon", "a warm current", "the northern light", "its neighbours", "the long way home", "a ship's bell"]
 _HOW = ["without a sound", "before dawn", "one more time", "as one", "in cold water", "far from the shore"]

@@ -1,8 +1,8 @@
 """Train the character GPT with plain PyTorch DDP. Runs alone, under torchrun, or through Shoal, unchanged:
 
-    python train.py
-    torchrun --nproc-per-node 2 train.py
-    shoal training run first --nodes 2 --accels 2 -f -- train.py
+python train.py
+torchrun --nproc-per-node 2 train.py
+shoal training run first --nodes 2 --accels 2 -f -- train.py
 """
 
 import argparse
@@ -26,7 +26,9 @@ def main() -> None:
     args = parser.parse_args()
 
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+    )
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 

@@ -1,5 +1,6 @@
 """Kill -9 of the server, of workers, of agents; stubborn scripts. `SHOAL_ROUNDS` sets how often (./scripts/soak: 20)."""
 
+import itertools
 import os
 import random
 import re
@@ -81,12 +82,18 @@ def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server
         server.kill()
         assert workers(server, {"id": None}) == []
         server.start()
-        server.wait_for(name, lambda j: j.status.is_terminal or (j.progress and j.progress.step > random.randint(1, 200)))
+        server.wait_for(
+            name, lambda j: j.status.is_terminal or (j.progress and j.progress.step > random.randint(1, 200))
+        )
     view = server.wait_for(name, lambda j: j.status.is_terminal, "finishes")
     assert (view.status, view.attempts) == ("succeeded", 1)
     for node in (0, 1):
         eventually(lambda node=node: len(server.json("training", "logs", name, "--node", str(node))) >= total)
-        texts = [line["text"] for line in server.json("training", "logs", name, "--node", str(node)) if line["rank"] is not None]
+        texts = [
+            line["text"]
+            for line in server.json("training", "logs", name, "--node", str(node))
+            if line["rank"] is not None
+        ]
         assert texts == [f"step {i}/{total}" for i in range(1, total + 1)]
 
 
@@ -137,7 +144,9 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
 
 def test_restarts_end_when_nothing_gets_further(server, code):
     folder = code({"train.py": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"})
-    server.cli("training", "run", "hopeless", "--dir", str(folder), "--max-restarts", "2", "-f", "--", "train.py", check=1)
+    server.cli(
+        "training", "run", "hopeless", "--dir", str(folder), "--max-restarts", "2", "-f", "--", "train.py", check=1
+    )
     view = server.inspect("hopeless")
     assert (view["status"], view["attempts"], view["exit_code"]) == ("failed", 3, 137)
 
@@ -158,7 +167,11 @@ def test_stopping_a_stubborn_script_leaves_no_process(server, code, round_):
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_killed_agent_leaves_nothing_and_its_last_lines_still_arrive(server, code, round_):
     name = f"agent-{round_}"
-    folder = code({"train.py": "import os, time\nprint('before', flush=True)\nif os.environ['SHOAL_ATTEMPT'] == '1': time.sleep(600)"})
+    folder = code(
+        {
+            "train.py": "import os, time\nprint('before', flush=True)\nif os.environ['SHOAL_ATTEMPT'] == '1': time.sleep(600)"
+        }
+    )
     server.cli("training", "run", name, "--dir", str(folder), "--", "train.py")
     view = server.wait_for(name, lambda j: j.status == "running")
     old = workers(server, {"id": view.id})
@@ -175,7 +188,9 @@ def test_two_commands_at_once_start_one_server(tmp_path, server):
 
     home, got = tmp_path / "fresh", []
     layout = Layout(home)
-    threads = [threading.Thread(target=lambda: got.append(ensure_local_server(layout, say=lambda _: None))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: got.append(ensure_local_server(layout, say=lambda _: None))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -187,14 +202,11 @@ def test_two_commands_at_once_start_one_server(tmp_path, server):
 
 def test_fifty_short_jobs_run_in_order_and_no_slot_is_used_twice(server, code):
     folder = code({"train.py": "import time; time.sleep(1)"})
+    server.cli("training", "run", "short", "--dir", str(folder), "-f", "--", "train.py")
     with server.client() as client:
-        from shoal.store.pack import pack_tree
-
-        source = client.sources.push(pack_tree(folder)) if hasattr(client.sources, "push") else None
-        from shoal.core.jobs import JobSpec
-
+        spec = client.jobs.get("short").spec
         for i in range(50):
-            client.jobs.create(JobSpec(name=f"short-{i}", entry=["train.py"], source_id=source.id))
+            client.jobs.create(spec.model_copy(update={"name": f"short-{i}"}))
         server.wait_for("short-49", lambda j: j.status.is_terminal, "the last one ends", 240)
         views = [client.jobs.get(f"short-{i}") for i in range(50)]
     assert {v.status.value for v in views} == {"succeeded"}
@@ -207,5 +219,5 @@ def test_fifty_short_jobs_run_in_order_and_no_slot_is_used_twice(server, code):
     assert starts == sorted(starts)
     for slot in {s for *_, s in spans}:
         mine = sorted((a, b) for a, b, s in spans if s == slot)
-        assert all(end <= begin for (_, end), (begin, _) in zip(mine, mine[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(mine))
     assert len({s for *_, s in spans}) == 4

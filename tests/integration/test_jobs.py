@@ -29,7 +29,10 @@ def test_ranks_meet_and_every_view_agrees(server, code, nodes, accels, launcher)
         "training", "run", name, "--dir", str(folder), "--nodes", str(nodes), "--accels", str(accels),
         "--launcher", launcher, "-f", "--", "train.py",
     )  # fmt: skip
-    expected = {f"rank {r} of {world} local {r % accels} node {r // accels} sum {world * (world + 1) // 2}" for r in range(world)}
+    expected = {
+        f"rank {r} of {world} local {r % accels} node {r // accels} sum {world * (world + 1) // 2}"
+        for r in range(world)
+    }
     followed = {m.group() for m in re.finditer(r"rank \d+ of \d+ local \d+ node \d+ sum \d+", run.stdout)}
     assert followed == expected
 
@@ -69,9 +72,22 @@ def test_a_script_that_dies_at_import_fails_once_with_its_own_words(server, code
 
 def test_environment_and_secrets_reach_the_script_and_nothing_else(server, code):
     server.cli("secret", "create", "wandb", "--value-stdin", input="s3cr3t-value-0815\n")
-    folder = code({"train.py": "import os; print('GOT', os.environ['PLAIN'], len(os.environ['KEY']), os.environ['KEY'])"})
+    folder = code(
+        {"train.py": "import os; print('GOT', os.environ['PLAIN'], len(os.environ['KEY']), os.environ['KEY'])"}
+    )
     server.cli(
-        "training", "run", "env", "--dir", str(folder), "--env", "PLAIN=x=y", "--secret", "KEY=wandb", "-f", "--", "train.py"
+        "training",
+        "run",
+        "env",
+        "--dir",
+        str(folder),
+        "--env",
+        "PLAIN=x=y",
+        "--secret",
+        "KEY=wandb",
+        "-f",
+        "--",
+        "train.py",
     )
     text = server.cli("training", "logs", "env").stdout
     assert "GOT x=y 17 ***" in text

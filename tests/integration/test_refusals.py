@@ -43,12 +43,34 @@ def test_an_unknown_script_is_refused_with_a_guess(refused, code):
 
 
 def test_a_missing_dataset_is_refused(refused, code):
-    refused("training", "run", "x", "--dir", str(code(SCRIPT)), "--dataset", "nope", "--", "train.py", code=3, words=["nope"])
+    refused(
+        "training",
+        "run",
+        "x",
+        "--dir",
+        str(code(SCRIPT)),
+        "--dataset",
+        "nope",
+        "--",
+        "train.py",
+        code=3,
+        words=["nope"],
+    )
 
 
 def test_a_missing_secret_is_refused(refused, code):
     refused(
-        "training", "run", "x", "--dir", str(code(SCRIPT)), "--secret", "K=nope", "--", "train.py", code=3, words=["nope", "secret create"]
+        "training",
+        "run",
+        "x",
+        "--dir",
+        str(code(SCRIPT)),
+        "--secret",
+        "K=nope",
+        "--",
+        "train.py",
+        code=3,
+        words=["nope", "secret create"],
     )
 
 
@@ -67,8 +89,19 @@ def test_what_can_never_run_is_refused_naming_what_could(refused, code):
 
 @pytest.mark.parametrize("name", ["a b", "../x", "ä", "-x", "x" * 64, ""])
 def test_odd_names_are_refused(server, code, name):
-    done = server.cli("training", "run", "--dir", str(code(SCRIPT)), "--", "train.py", check=2) if not name else server.cli(
-        "training", "run", f"--name={name}" if name.startswith("-") else name, "--dir", str(code(SCRIPT)), "--", "train.py", check=2
+    done = (
+        server.cli("training", "run", "--dir", str(code(SCRIPT)), "--", "train.py", check=2)
+        if not name
+        else server.cli(
+            "training",
+            "run",
+            f"--name={name}" if name.startswith("-") else name,
+            "--dir",
+            str(code(SCRIPT)),
+            "--",
+            "train.py",
+            check=2,
+        )
     )
     one_line(done)
 
@@ -118,7 +151,9 @@ def test_a_good_archive_with_a_wrapping_folder_and_a_nested_one_runs(server, tmp
         file.writestr("helper.py", "WORD = 'nested'")
     path = tmp_path / "code.zip"
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("project/train.py", "import sys; sys.path.insert(0, 'lib'); print('WORD', __import__('helper').WORD)")
+        file.writestr(
+            "project/train.py", "import sys; sys.path.insert(0, 'lib'); print('WORD', __import__('helper').WORD)"
+        )
         file.writestr("project/lib.zip", inner.getvalue())
         file.writestr("__MACOSX/project/._train.py", "junk")
     run = server.cli("training", "run", "archived", "--zip", str(path), "-f", "--", "train.py", check=None)
@@ -142,7 +177,17 @@ def test_a_huge_folder_by_accident_is_refused_naming_the_offenders(refused, code
 def test_an_unreachable_repository_and_a_missing_revision_are_refused(refused, tmp_path):
     gone = tmp_path / "gone"
     refused("training", "run", "x", "--repository-url", str(gone), "--", "train.py", code=2, words=["gone"])
-    refused("training", "run", "x", "--repository-url", "http://127.0.0.1:9/x.git", "--", "train.py", code=2, words=["127.0.0.1:9"])
+    refused(
+        "training",
+        "run",
+        "x",
+        "--repository-url",
+        "http://127.0.0.1:9/x.git",
+        "--",
+        "train.py",
+        code=2,
+        words=["127.0.0.1:9"],
+    )
 
 
 def test_an_unknown_job_is_not_found(server):

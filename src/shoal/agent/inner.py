@@ -10,14 +10,13 @@ workers), `K` (SIGKILL to all). To the agent: lines `hello PID`, `exit INDEX WAI
 
 from __future__ import annotations
 
+# The public module costs 5 ms for its enums, on the way to the user's first line.
+import _signal  # type: ignore[import-not-found]
 import marshal
 import os
 import select
 import sys
 import time
-
-# The public module costs 5 ms for its enums, on the way to the user's first line.
-import _signal  # type: ignore[import-not-found]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
@@ -74,7 +73,7 @@ def become_subreaper() -> None:
 
 def reap() -> list[tuple[int, int]]:
     """(pid, wait status) of every child that has ended."""
-    ended = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -148,7 +147,7 @@ def _start(worker: dict[str, object], bind_life: bool) -> int:
         os.dup2(int(str(worker["out"])), 1)
         os.dup2(int(str(worker["err"])), 2)
         os.closerange(3, 1 << 16)
-        os.execvpe(argv[0], argv, env)
+        os.execvpe(argv[0], argv, env)  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
     finally:

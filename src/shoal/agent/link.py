@@ -148,7 +148,7 @@ class _Connection:
         return status, self._exactly(length), keep
 
     def _chunked(self) -> bytes:
-        parts = []
+        parts: list[bytes] = []
         while True:
             try:
                 size = int(self._until(b"\r\n", _MAX_HEAD).split(b";")[0], 16)

@@ -43,7 +43,7 @@ class Capture:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self.watched_rank = -1
-        self.on_line: Callable[[bytes], None] = lambda line: None
+        self.on_line: Callable[[bytes], object] = lambda line: None
         """Called with the lines kept of the watched rank."""
 
     def start(self) -> None:
@@ -91,7 +91,9 @@ class Capture:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._step(BAR_EVERY_S / 4 if any(s.splitter.waiting for s in self._sources) or self._dropped_lines else None)
+                self._step(
+                    BAR_EVERY_S / 4 if any(s.splitter.waiting for s in self._sources) or self._dropped_lines else None
+                )
             self._step(0)
             self._drain()
         except Exception:

@@ -7,7 +7,10 @@ from collections import deque
 from typing import Any
 
 _BAR = re.compile(rb"\|\s*(\d{1,13})/(\d{1,13}) \[")
-_STEP = re.compile(rb"\b(?:global[ _])?(?:step|iter|iteration|batch)e?s?\s*[:=#]?\s*[\[(]?\s*(\d{1,13})\s*(?:/|of)\s*(\d{1,13})\b", re.IGNORECASE)
+_STEP = re.compile(
+    rb"\b(?:global[ _])?(?:step|iter|iteration|batch)e?s?\s*[:=#]?\s*[\[(]?\s*(\d{1,13})\s*(?:/|of)\s*(\d{1,13})\b",
+    re.IGNORECASE,
+)
 _EPOCH = re.compile(rb"\bepochs?\s*[:=#]?\s*[\[(]?\s*(\d{1,13})\s*(?:/|of)\s*(\d{1,13})\b", re.IGNORECASE)
 _BRACKET = re.compile(rb"\[\s*(\d{1,13})\s*/\s*(\d{1,13})(?=[\]\s(,:])(?!\s+\d\d?:\d\d)")
 _DIGIT = re.compile(rb"\d")

@@ -36,8 +36,27 @@ def base_env(host: Mapping[str, str]) -> dict[str, str]:
     return {
         k: v
         for k, v in host.items()
-        if (k.upper() in _KEPT or k.startswith(tuple(_KEPT_PREFIXES))) and not _TELLTALE.search(k) and not k.startswith("SHOAL_")
+        if (k.upper() in _KEPT or k.startswith(tuple(_KEPT_PREFIXES)))
+        and not _TELLTALE.search(k)
+        and not k.startswith("SHOAL_")
     }
+
+
+def host_env(host: Mapping[str, str], python: str, runtime_python: str) -> dict[str, str]:
+    """The base, with the interpreter's programs first on the path."""
+    env = base_env(host)
+    folders = dict.fromkeys(
+        [str(Path(python).parent), str(Path(runtime_python).parent), *env.get("PATH", "/usr/bin:/bin").split(":")]
+    )
+    env["PATH"] = ":".join(folders)
+    if python != runtime_python:
+        env["VIRTUAL_ENV"] = str(Path(python).parent.parent)
+    return env
+
+
+def marks(launch: Launch) -> dict[str, str]:
+    """By these a salvage finds what an agent left running."""
+    return {"SHOAL_ATTEMPT_ID": launch.attempt_id, "SHOAL_NODE": str(launch.node)}
 
 
 def command(entry: list[str], python: str, source: Path) -> Command:
@@ -77,15 +96,19 @@ def accepts_data(text: str) -> bool:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return False
-    hf = "HfArgumentParser" in text
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            if any(isinstance(a, ast.Constant) and a.value == "--data" for a in node.args):
-                return True
-        elif hf and isinstance(node, ast.ClassDef):
-            if any(isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.target.id == "data" for s in node.body):
-                return True
-    return False
+    dataclasses = "HfArgumentParser" in text
+    return any(_adds_data(node) or (dataclasses and _has_data_field(node)) for node in ast.walk(tree))
+
+
+def _adds_data(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
+        return False
+    return any(isinstance(a, ast.Constant) and a.value == "--data" for a in node.args)
+
+
+def _has_data_field(node: ast.AST) -> bool:
+    fields = [s.target for s in node.body if isinstance(s, ast.AnnAssign)] if isinstance(node, ast.ClassDef) else []
+    return any(isinstance(target, ast.Name) and target.id == "data" for target in fields)
 
 
 def passes_data(argv: list[str]) -> bool:
@@ -111,8 +134,6 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
         "SHOAL_JOB_ID": launch.job_id,
         "SHOAL_JOB_NAME": launch.job_name,
         "SHOAL_ATTEMPT": str(launch.attempt),
-        "SHOAL_ATTEMPT_ID": launch.attempt_id,
-        "SHOAL_NODE": str(launch.node),
         "SHOAL_SPOOL": paths.spool,
         "JOBID": launch.job_id,
         "RUN_ID": launch.job_id,
@@ -120,6 +141,7 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
         "OUTPUT_DIR": paths.output,
         "FLEXAI_OUTPUT_CHECKPOINT_DIR": paths.output,
     }
+    env |= marks(launch)
     if join.world_size > 1:
         env["USE_DDP"] = "1"
     if paths.data:
@@ -173,6 +195,13 @@ def launcher_env(launch: Launch, join: JoinReply) -> dict[str, str]:
     }
 
 
+def network_env(join: JoinReply, host: Mapping[str, str]) -> dict[str, str]:
+    """On one machine the nodes meet on loopback: gloo need not ask the resolver who we are, which may cost 10 s."""
+    if join.world_size == 1 or not join.master_addr.startswith("127.") or "GLOO_SOCKET_IFNAME" in host:
+        return {}
+    return {"GLOO_SOCKET_IFNAME": "lo"}
+
+
 def torchrun(launch: Launch, join: JoinReply, python: str, worker: list[str]) -> list[str]:
     """One torchrun node whose workers run `worker`."""
     return [
@@ -184,7 +213,11 @@ def torchrun(launch: Launch, join: JoinReply, python: str, worker: list[str]) ->
 
 
 def merge(
-    host: dict[str, str], contract: dict[str, str], user: dict[str, str], ranks: dict[str, str], rewrite: Callable[[str], str]
+    host: dict[str, str],
+    contract: dict[str, str],
+    user: dict[str, str],
+    ranks: dict[str, str],
+    rewrite: Callable[[str], str],
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     return host | contract | {k: rewrite(v) for k, v in user.items()} | ranks

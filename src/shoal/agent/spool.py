@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     """Consecutive records, ready for the wire."""
 
     first: int
-    count: int
+    records: int
     body: bytes
 
 

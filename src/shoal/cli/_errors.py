@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from shoal.cli._output import out
 from shoal.core.errors import ShoalError, UsageError
@@ -45,7 +46,8 @@ def run_guarded(command: Callable[[], object]) -> int:
 def report(error: Exception) -> int:
     """Print it; the exit code to end with."""
     if isinstance(error, CycloptsError):
-        out.error(str(error).strip(), hint=_help_hint(error))
+        message, hint = _usage(error)
+        out.error(message, hint=hint)
         return EXIT_USAGE
     known = _as_ours(error)
     if known is None:
@@ -71,8 +73,22 @@ def _as_ours(error: Exception) -> ShoalError | None:
     return None
 
 
-def _help_hint(error: CycloptsError) -> str:
-    return " ".join([out.prog, *(error.command_chain or ()), "--help"])
+def _usage(error: CycloptsError) -> tuple[str, str]:
+    """What was wrong with the command line, and where to look."""
+    words = [word for word in error.command_chain or () if not word.startswith("-")]
+    help_page = " ".join([out.prog, *words, "--help"])
+    if not isinstance(error, UnknownOptionError):
+        return str(error).strip(), help_page
+    option = (error.token.keyword or error.token.value).partition("=")[0]
+    known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+    if words[-2:] == ["training", "run"]:
+        help_page = f"What is meant for the script goes after `--`; the options of `run`: {help_page}"
+    return f"Unknown option {option}.{_near(option, known)}", help_page
+
+
+def _near(option: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(option, known, n=1, cutoff=0.75)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _crash_hint(error: Exception) -> str:

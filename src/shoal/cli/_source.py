@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shoal.store.pack import PackedTree
 
 MAX_BYTES = ServerSettings().max_source_mb << 20
+MAX_FILES = 100_000
 _SUFFIXES = (".py", ".sh")
 _REDRAW_S = 0.1
 _COMMIT_TRIES = 3
@@ -116,7 +117,7 @@ def _send(client: Client, choice: SourceChoice, folder: Path, entry: Sequence[st
         entry = entry or [choice.file.name]
         origin = {"kind": "file", "path": str(choice.file.absolute())}
     else:
-        packed = pack_tree(folder, max_bytes=MAX_BYTES)
+        packed = pack_tree(folder, max_bytes=MAX_BYTES, max_files=MAX_FILES)
         where = choice.archive or folder
         origin = {"kind": "archive" if choice.archive else "folder", "path": str(where.absolute())}
     for line in packed.skipped:

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from shoal import __version__
+from shoal.cli import login, server, version
 from shoal.cli._errors import run_guarded
 from shoal.cli._output import out
 from shoal.cli._session import session
@@ -27,14 +28,16 @@ app = App(
     default_parameter=Parameter(negative=(), show_default=False),
 )
 
-app.command("shoal.cli.training:app", name="training", group=WORK, help="Run training jobs, watch and stop them.")
+app.command(
+    "shoal.cli.training:app", name="training", group=WORK, sort_key=0, help="Run training jobs, watch and stop them."
+)
 app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git repositories to run code from.")
 app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
 
-app.command("shoal.cli.login:login", name="login", group=PEOPLE)
-app.command("shoal.cli.login:logout", name="logout", group=PEOPLE)
-app.command("shoal.cli.login:signup", name="signup", group=PEOPLE)
-app.command("shoal.cli.login:whoami", name="whoami", group=PEOPLE)
+# Lazy commands lose their own help page to the line shown in the list, so single ones are registered as functions;
+# their modules import nothing but what is here already.
+for command in (login.login, login.logout, login.signup, login.whoami):
+    app.command(command, group=PEOPLE)
 app.command("shoal.cli.workspace:app", name="workspace", group=PEOPLE, help="Workspaces and their members.")
 app.command("shoal.cli.key:app", name="key", group=PEOPLE, help="API keys.")
 app.command("shoal.cli.secret:app", name="secret", group=PEOPLE, help="Values that reach jobs and nobody else.")
@@ -42,10 +45,12 @@ app.command(
     "shoal.cli.code_registry:app", name="code-registry", group=PEOPLE, help="Git hosts with private repositories."
 )
 
-app.command("shoal.cli.server:up", name="up", group=SERVER)
-app.command("shoal.cli.server:down", name="down", group=SERVER)
+for command in (server.up, server.down):
+    app.command(command, group=SERVER)
 app.command("shoal.cli.server:app", name="server", group=SERVER, help="The server on this machine.")
-app.command("shoal.cli.version:version", name="version", group=SERVER)
+app.command(version.version, group=SERVER)
+for flag in ("--help", "-h", "--version"):
+    app[flag].group = (GLOBAL,)
 
 
 @app.meta.default

@@ -11,13 +11,14 @@ from shoal.cli._output import Column, out
 from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect
+from shoal.cli._training_run import run
 from shoal.core.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
     from shoal.core.jobs import Progress
 
 app = App(name="training")
-app.command("shoal.cli._training_run:run", name="run")
+app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
 
 Status = Literal["queued", "starting", "running", "succeeded", "failed", "stopped"]
 

@@ -54,9 +54,10 @@ class JoinRequest(Schema):
 
 
 class Mount(View):
+    """An artifact to provide inside the job; its manifest comes from the store by id."""
+
     path: str
     """Inside the job: /input/<name>, /input-checkpoint."""
-    manifest: Manifest
     manifest_id: str
     name: str
 

@@ -42,6 +42,10 @@ class JobSpec(Schema):
     priority: int = Field(default=0, ge=-100, le=100)
     """Higher runs first; equal ones in order of submission."""
     time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
+    keep_last: int | None = Field(default=None, ge=1)
+    """Checkpoints kept besides the best; None keeps all."""
+    keep_best: str | None = Field(default=None, max_length=200)
+    """Metric whose best checkpoint is kept (smaller is better; '-name' for larger)."""
     launcher: Literal["direct", "torchrun"] = "direct"
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
 

@@ -28,8 +28,9 @@ _JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.STARTING: frozenset({JobState.QUEUED, JobState.RUNNING, *_TERMINAL}),
     JobState.RUNNING: frozenset({JobState.QUEUED, *_TERMINAL}),
     JobState.SUCCEEDED: frozenset(),
-    JobState.FAILED: frozenset(),
-    JobState.STOPPED: frozenset(),
+    # A person may resume these; nothing else reopens them.
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.STOPPED: frozenset({JobState.QUEUED}),
 }
 
 

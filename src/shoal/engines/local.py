@@ -29,7 +29,9 @@ MACHINE = "local"
 
 
 class LocalEngine(Engine):
-    def __init__(self, nodes_dir: Path, *, slots: int = 0, python: str = sys.executable, agent_env: dict[str, str] | None = None):
+    def __init__(
+        self, nodes_dir: Path, *, slots: int = 0, python: str = sys.executable, agent_env: dict[str, str] | None = None
+    ):
         self._nodes_dir = nodes_dir
         self._python = python
         self._agent_env = agent_env or {}

@@ -15,7 +15,21 @@ from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, Usage
 from shoal.server.context import Context
 from shoal.server.limits import BodyLimit
 from shoal.server.policy import check_app
-from shoal.server.routers import agent, auth, git, health, jobs, keys, machines, secrets, sources, store, workspaces
+from shoal.server.routers import (
+    agent,
+    auth,
+    checkpoints,
+    datasets,
+    git,
+    health,
+    jobs,
+    keys,
+    machines,
+    secrets,
+    sources,
+    store,
+    workspaces,
+)
 
 logger = logging.getLogger(__name__)
 PREFIX = "/api/v1"
@@ -24,7 +38,21 @@ PREFIX = "/api/v1"
 def create_app(context: Context) -> FastAPI:
     app = FastAPI(title="Shoal", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.context = context
-    for module in (health, auth, keys, workspaces, secrets, git, sources, store, jobs, machines, agent):
+    for module in (
+        health,
+        auth,
+        keys,
+        workspaces,
+        secrets,
+        git,
+        sources,
+        store,
+        datasets,
+        checkpoints,
+        jobs,
+        machines,
+        agent,
+    ):
         app.include_router(module.router, prefix=PREFIX)
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)

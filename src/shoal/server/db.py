@@ -115,9 +115,7 @@ class Database:
 
 
 def _engine(path: Path, begin: str, **options: Any) -> Engine:
-    engine = create_engine(
-        f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options
-    )
+    engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: Any) -> None:

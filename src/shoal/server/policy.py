@@ -92,7 +92,9 @@ class InWorkspace(Policy):
             access = find_workspace(session, principal, workspace)
         _demand(principal, self.scope)
         if not access.role.covers(self.role):
-            raise Forbidden(f"This needs the role '{self.role}' in workspace '{access.workspace}'; yours is '{access.role}'.")
+            raise Forbidden(
+                f"This needs the role '{self.role}' in workspace '{access.workspace}'; yours is '{access.role}'."
+            )
         return access
 
 

@@ -1,34 +1,42 @@
 """The one implementation of the treaty, on any place that holds blobs.
 
-Keys: chunks/ab/cdef… (codec byte, payload) · manifests/ab/cdef… · pending/… (manifests about to be committed) · trash/… (see gc.py).
+Keys: chunks/ab/cdef… (codec byte, payload) · packs/… (chunks put together) · manifests/ab/cdef… · pending/… (manifests about to be
+committed) · trash/… (see gc.py) · damaged/… (see check.py).
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from shoal.core.artifacts import Manifest
-from shoal.core.errors import Corrupt, NotFound
+from shoal.core.errors import Corrupt, NotFound, Refused
 from shoal.store.backend import ChunkStore, StoredChunk
 from shoal.store.blobs import Blobs
 from shoal.store.codec import decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
+from shoal.store.packset import PackSet
 
 _BATCH_BYTES = 64 << 20
-_BATCH_COUNT = 1024
+_BATCH_COUNT = 4096
+_PACK_FROM = 4
+"""Chunks put together go into one pack; fewer than this are stored singly."""
+_MANIFEST_LIMIT = 1 << 30
 
 
 class BlobStore(ChunkStore):
-    def __init__(self, blobs: Blobs, *, compress: bool = True):
+    def __init__(self, blobs: Blobs, *, index_path: Path | None, compress: bool = True):
         self.blobs = blobs
+        self.packs = PackSet(blobs, index_path)
         self._compress = compress
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
-        keys = {_chunk_key(h): h for h in hashes}
-        here = self.blobs.present(keys)
-        return {h for key, h in keys.items() if key not in here}
+        wanted = {check_hash(h) for h in hashes}
+        single = {chunk_key(h): h for h in wanted - self.packs.find(wanted).keys()}
+        here = self.blobs.present(single)
+        return {h for key, h in single.items() if key not in here}
 
     def put_many(self, chunks: Iterable[tuple[str, Data]], *, trusted: bool = False) -> int:
         stored, batch, size = 0, dict[str, Data](), 0
@@ -45,18 +53,21 @@ class BlobStore(ChunkStore):
         return stored + self._put_batch(batch)
 
     def get(self, name: str) -> bytes:
-        stored = self.blobs.get(_chunk_key(name))
-        plain = decode(stored[0], memoryview(stored)[1:]) if stored else b""
+        plain = decode(*self._read(check_hash(name)))
         verify(name, plain)
         return plain
 
     def delete(self, hashes: Iterable[str]) -> None:
-        self.blobs.delete([_chunk_key(h) for h in hashes])
+        doomed = {check_hash(h) for h in hashes}
+        self.blobs.delete([chunk_key(h) for h in doomed])
+        self.packs.remove_chunks(doomed)
 
     def list(self) -> Iterator[StoredChunk]:
         for blob in self.blobs.list("chunks/"):
-            name = blob.key.removeprefix("chunks/").replace("/", "")
-            yield StoredChunk(name, blob.size, blob.modified)
+            yield StoredChunk(key_name(blob.key), blob.size, blob.modified)
+        for blob, entries in self.packs.all():
+            for entry in entries:
+                yield StoredChunk(entry.hash, entry.length, blob.modified)
 
     def put_manifest(self, manifest: Manifest) -> str:
         # The reference is published before the chunks are looked for; gc.py explains why this order cannot lose one.
@@ -71,45 +82,80 @@ class BlobStore(ChunkStore):
                     f"{len(missing)} chunks of the manifest are not in the store yet.",
                     details={"missing": sorted(missing)},
                 )
+            if not self.blobs.move(pending, manifest_key(name)):
+                raise Refused("The commit took too long and was given up. Try again.")
         except BaseException:
             self.blobs.delete([pending])
             raise
-        self.blobs.move(pending, _manifest_key(name))
         return name
 
     def get_manifest(self, manifest_id: str) -> Manifest:
-        stored = self.blobs.get(_manifest_key(manifest_id))
-        data = decode(stored[0], memoryview(stored)[1:], limit=1 << 32) if stored else b""
+        return self.read_manifest(manifest_key(check_hash(manifest_id)), manifest_id)
+
+    def delete_manifest(self, manifest_id: str) -> None:
+        self.blobs.delete([manifest_key(check_hash(manifest_id))])
+
+    def list_manifests(self) -> Iterator[str]:
+        for blob in self.blobs.list("manifests/"):
+            yield key_name(blob.key)
+
+    def close(self) -> None:
+        self.packs.close()
+        self.blobs.close()
+
+    def read_manifest(self, key: str, manifest_id: str) -> Manifest:
+        """A manifest under any key (committed or pending), verified."""
+        codec, payload = _split(self.blobs.get(key))
+        data = decode(codec, payload, limit=_MANIFEST_LIMIT)
         if chunk_hash(data) != manifest_id:
             raise Corrupt(f"Manifest {manifest_id[:12]}… is damaged: its bytes do not match its id.")
         return load_manifest(data)
 
-    def delete_manifest(self, manifest_id: str) -> None:
-        self.blobs.delete([_manifest_key(manifest_id)])
-
-    def list_manifests(self) -> Iterator[str]:
-        for blob in self.blobs.list("manifests/"):
-            yield blob.key.removeprefix("manifests/").replace("/", "")
-
-    def close(self) -> None:
-        self.blobs.close()
-
     def _put_batch(self, batch: dict[str, Data]) -> int:
         wanted = self.missing(batch)
-        items = []
-        for name in wanted:
-            codec, payload = encode(batch[name], compress=self._compress)
-            items.append((_chunk_key(name), [bytes([codec]), payload]))
-        if items:
-            self.blobs.put(items)
-        return len(items)
+        encoded = [(name, *encode(batch[name], compress=self._compress)) for name in wanted]
+        if len(encoded) >= _PACK_FROM:
+            self.packs.write(encoded)
+        elif encoded:
+            self.blobs.put([(chunk_key(name), [bytes([codec]), payload]) for name, codec, payload in encoded])
+        return len(encoded)
+
+    def _read(self, name: str) -> tuple[int, Data]:
+        if place := self.packs.index.find([name]).get(name):
+            try:
+                return place.codec, self.blobs.get(f"packs/{place.pack}", place.offset, place.length)
+            except NotFound:
+                pass
+        try:
+            return _split(self.blobs.get(chunk_key(name)))
+        except NotFound:
+            if found := self.packs.read(name) or self._read_trash(name):
+                return found
+            raise NotFound(f"The store holds no chunk {name[:12]}….", details={"hash": name}) from None
+
+    def _read_trash(self, name: str) -> tuple[int, Data] | None:
+        """A collection that was cut off may have left a chunk there that is needed after all."""
+        suffix = f"/{chunk_key(name)}"
+        for blob in self.blobs.list("trash/"):
+            if blob.key.endswith(suffix):
+                return _split(self.blobs.get(blob.key))
+        return self.packs.read_trash(name)
 
 
-def _chunk_key(name: str) -> str:
-    check_hash(name)
+def chunk_key(name: str) -> str:
     return f"chunks/{name[:2]}/{name[2:]}"
 
 
-def _manifest_key(name: str) -> str:
-    check_hash(name)
+def manifest_key(name: str) -> str:
     return f"manifests/{name[:2]}/{name[2:]}"
+
+
+def key_name(key: str) -> str:
+    """The hash in a key made by chunk_key or manifest_key."""
+    return "".join(key.split("/")[-2:])
+
+
+def _split(stored: bytes) -> tuple[int, Data]:
+    if not stored:
+        raise Corrupt("An object of the store is empty.")
+    return stored[0], memoryview(stored)[1:]

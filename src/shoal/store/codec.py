@@ -35,7 +35,7 @@ def decode(codec: int, payload: Data, *, limit: int = MAX_CHUNK) -> bytes:
     if codec == PLAIN:
         if len(payload) > limit:
             raise Corrupt(f"A chunk of {len(payload)} bytes exceeds the limit of {limit}.")
-        return bytes(payload)
+        return payload if isinstance(payload, bytes) else bytes(payload)
     if codec != ZSTD:
         raise Corrupt(f"Unknown chunk codec {codec}.")
     try:

@@ -12,4 +12,4 @@ class LocalStore(BlobStore):
     def __init__(self, root: Path, *, compress: bool = True):
         """The directory is made at the first write, so that reading needs no write permission."""
         self.root = Path(root).absolute()
-        super().__init__(LocalBlobs(self.root), compress=compress)
+        super().__init__(LocalBlobs(self.root), index_path=self.root / "index.db", compress=compress)

@@ -24,8 +24,12 @@ from shoal.store.ignore import Scan, scan
 Progress = Callable[[int], None]
 """Called with the bytes newly done, from any thread."""
 
+Sink = Callable[[str, memoryview], None]
+"""Called with a hash and its bytes, which may be kept."""
+
 THREADS = max(2, min(8, os.cpu_count() or 2))
 _IN_FLIGHT = 64 << 20
+_SMALL_GROUP = 48
 _TRIES = 3
 _TICK_NS = 20_000_000
 """Coarsest step of a file's mtime: two writes within one may look like none."""
@@ -89,10 +93,11 @@ def pack_files(files: Mapping[str, Path] | Iterable[Path], *, progress: Progress
     return pack_entries(entries, progress=progress)
 
 
-def pack_entries(entries: list[Entry], *, progress: Progress | None = None) -> PackedTree:
+def pack_entries(entries: list[Entry], *, progress: Progress | None = None, sink: Sink | None = None) -> PackedTree:
+    """The general form. `sink` is given every chunk's bytes as soon as they are hashed, from several threads."""
     for entry in entries:
         check_path(entry.path)
-    with _Hasher(progress) as hasher:
+    with _Hasher(progress, sink) as hasher:
         files = hasher.run(sorted(entries, key=lambda e: e.path))
     packed = PackedTree(Manifest(files=files))
     for entry, made in zip(sorted(entries, key=lambda e: e.path), files, strict=True):
@@ -124,7 +129,8 @@ def read_stable(path: Path, take: Callable[[int, int], None], *, again: Callable
 class _Hasher:
     """One pool walks files, another hashes chunks of large ones, so that a single huge file keeps every core busy."""
 
-    def __init__(self, progress: Progress | None):
+    def __init__(self, progress: Progress | None, sink: Sink | None):
+        self._sink = sink
         self._progress = progress or (lambda _: None)
         self._walkers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-pack")
         self._hashers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-hash")
@@ -140,8 +146,8 @@ class _Hasher:
         self._hashers.shutdown(cancel_futures=True)
 
     def run(self, entries: list[Entry]) -> list[FileEntry]:
-        groups = [entries[at : at + 64] for at in range(0, len(entries), 64)]
-        return [made for group in self._walkers.map(self._group, groups) for made in group]
+        made = [made for group in self._walkers.map(self._group, _groups(entries)) for made in group]
+        return sorted(made, key=lambda f: f.path)
 
     def _group(self, entries: list[Entry]) -> list[FileEntry]:
         return [self._file(entry) for entry in entries]
@@ -169,17 +175,37 @@ class _Hasher:
 
     def _hash(self, data: memoryview, file_size: int) -> str | Future[str]:
         if file_size <= WHOLE_FILE:
-            self._progress(len(data))
-            return chunk_hash(data)
+            return self._hash_now(data)
         self._room.acquire()
         return self._hashers.submit(self._hash_later, data)
 
     def _hash_later(self, data: memoryview) -> str:
         try:
-            return chunk_hash(data)
+            return self._hash_now(data)
         finally:
             self._room.release()
-            self._progress(len(data))
+
+    def _hash_now(self, data: memoryview) -> str:
+        name = chunk_hash(data)
+        if self._sink:
+            self._sink(name, data)
+        self._progress(len(data))
+        return name
+
+
+def _groups(entries: list[Entry]) -> list[list[Entry]]:
+    """Work of similar length: large files alone and first, small ones by the dozen."""
+    sizes = {e.path: _size(e.disk) for e in entries}
+    large = sorted((e for e in entries if sizes[e.path] > WHOLE_FILE), key=lambda e: -sizes[e.path])
+    small = [e for e in entries if sizes[e.path] <= WHOLE_FILE]
+    return [[e] for e in large] + [small[at : at + _SMALL_GROUP] for at in range(0, len(small), _SMALL_GROUP)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What travels is what `missing` says is not there, so a push that was interrupted
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,13 +19,13 @@ from shoal.store.backend import ChunkStore
 from shoal.store.hashing import Data
 from shoal.store.manifest import chunk_hashes
 from shoal.store.materialize import materialize
-from shoal.store.pack import PackedTree, Progress
+from shoal.store.pack import Entry, PackedTree, Progress, pack_entries
 
 TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
 """Errors worth another try: the same request may succeed, and sending twice is harmless."""
 
 _ASK = 10_000
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 32 << 20
 _BATCH_COUNT = 512
 _THREADS = 4
 _TRIES = 6
@@ -69,6 +70,19 @@ def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = No
         return total
 
     return sum(in_parallel(send, batches, threads))
+
+
+def push(
+    entries: list[Entry], remote: Remote, *, progress: Progress | None = None, threads: int = _THREADS
+) -> tuple[PackedTree, int]:
+    """Pack and send in one pass over the files, each read once. Returns what was packed and how many bytes were sent.
+
+    Commit the manifest next; should the remote then lack chunks (its collection took old ones it had), `upload` sends them.
+    """
+    with _Sender(remote, threads) as sender:
+        packed = pack_entries(entries, progress=progress, sink=sender.take)
+        sender.finish()
+    return packed, sender.sent
 
 
 def download(
@@ -133,6 +147,74 @@ def in_parallel(work: Callable[[list[str]], int], batches: Iterator[list[str]], 
         pool.shutdown(cancel_futures=True)
 
 
+class _Sender:
+    """Gathers chunks into batches and sends those the remote lacks. Blocks its callers when the remote is slower."""
+
+    def __init__(self, remote: Remote, threads: int):
+        self.sent = 0
+        self._remote = remote
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-send")
+        self._room = threading.Semaphore(threads + 1)
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._batch: list[tuple[str, Data]] = []
+        self._size = 0
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> _Sender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._error = self._error or InterruptedError()
+        self._pool.shutdown(cancel_futures=True)
+
+    def take(self, name: str, data: memoryview) -> None:
+        full: list[tuple[str, Data]] | None = None
+        with self._lock:
+            if self._error:
+                raise self._error
+            if name in self._seen:
+                return
+            self._seen.add(name)
+            self._batch.append((name, data))
+            self._size += len(data)
+            if self._size >= _BATCH_BYTES or len(self._batch) >= _BATCH_COUNT:
+                full, self._batch, self._size = self._batch, [], 0
+        if full:
+            self._submit(full)
+
+    def finish(self) -> None:
+        if self._batch:
+            self._submit(self._batch)
+        self._pool.shutdown()
+        if self._error:
+            raise self._error
+
+    def _submit(self, batch: list[tuple[str, Data]]) -> None:
+        self._room.acquire()
+        self._pool.submit(self._send, batch)
+
+    def _send(self, batch: list[tuple[str, Data]]) -> None:
+        try:
+            if self._error is None:
+                sent = with_retries(lambda: self._send_once(batch))
+                with self._lock:
+                    self.sent += sent
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._room.release()
+
+    def _send_once(self, batch: list[tuple[str, Data]]) -> int:
+        lacking = self._remote.missing([name for name, _ in batch])
+        todo = [(name, data) for name, data in batch if name in lacking]
+        if todo and isinstance(self._remote, ChunkStore):
+            self._remote.put_many(todo, trusted=True)
+        elif todo:
+            self._remote.send(todo)
+        return sum(len(data) for _, data in todo)
+
+
 def _batches(hashes: list[str], sizes: dict[str, int]) -> Iterator[list[str]]:
     batch: list[str] = []
     total = 0
@@ -146,4 +228,14 @@ def _batches(hashes: list[str], sizes: dict[str, int]) -> Iterator[list[str]]:
         yield batch
 
 
-__all__ = ["TRANSIENT", "Progress", "Remote", "chunk_hashes", "download", "find_missing", "upload", "with_retries"]
+__all__ = [
+    "TRANSIENT",
+    "Progress",
+    "Remote",
+    "chunk_hashes",
+    "download",
+    "find_missing",
+    "push",
+    "upload",
+    "with_retries",
+]

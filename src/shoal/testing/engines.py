@@ -62,7 +62,9 @@ class EngineContract:
         engine.cancel(gang.attempt_id)
         eventually(lambda: all(engine.status(gang.attempt_id, n.node) is not AgentState.ALIVE for n in gang.nodes))
 
-    def test_starting_an_attempt_twice_starts_it_once(self, engine: Engine, gang: Gang, count_agents: Callable[[], int]) -> None:
+    def test_starting_an_attempt_twice_starts_it_once(
+        self, engine: Engine, gang: Gang, count_agents: Callable[[], int]
+    ) -> None:
         engine.start(gang)
         eventually(lambda: count_agents() == len(gang.nodes))
         engine.start(gang)
@@ -81,8 +83,8 @@ class EngineContract:
     ) -> None:
         engine.start(gang)
         again = reopen()
-        eventually(lambda: again.adopt() == {gang.attempt_id})
-        assert again.status(gang.attempt_id, 0) is AgentState.ALIVE
+        eventually(lambda: all(again.status(gang.attempt_id, n.node) is AgentState.ALIVE for n in gang.nodes))
+        assert again.adopt() == {gang.attempt_id}
         again.cancel(gang.attempt_id)
         eventually(lambda: engine.status(gang.attempt_id, 0) is not AgentState.ALIVE)
         assert reopen().adopt() == set()

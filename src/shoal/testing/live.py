@@ -55,7 +55,12 @@ class LiveServer:
             yield client
 
     def cli(
-        self, *args: str, check: int | None = 0, cwd: Path | None = None, env: dict[str, str] | None = None, **options: Any
+        self,
+        *args: str,
+        check: int | None = 0,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run `shoal ARGS` as a person would; fails unless it exits with `check` (None: any)."""
         done = subprocess.run(
@@ -94,7 +99,9 @@ class LiveServer:
                 if condition(view):
                     return view
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"job {job}: {what or 'condition'} not met; it is {view.model_dump_json(indent=1)}")
+                    raise AssertionError(
+                        f"job {job}: {what or 'condition'} not met; it is {view.model_dump_json(indent=1)}"
+                    )
                 time.sleep(0.05)
 
     def processes(self) -> list[psutil.Process]:

@@ -25,7 +25,8 @@ def test_ordinary_paths_are_taken(path):
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/.", "a\\b", "C:/x", "a\0b", "a\nb", "x" * 256, "a/" * 3000]
+    "path",
+    ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/.", "a\\b", "C:/x", "a\0b", "a\nb", "x" * 256, "a/" * 3000],
 )
 def test_paths_that_could_leave_the_tree_are_refused(path):
     with pytest.raises(InvalidSpec):

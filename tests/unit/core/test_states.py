@@ -3,10 +3,11 @@ import pytest
 from shoal.core.states import JobState
 
 
-def test_a_finished_job_never_changes_again():
-    for end in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED):
+def test_a_succeeded_job_never_changes_again_and_others_only_by_being_resumed():
+    assert not any(JobState.SUCCEEDED.may_become(other) for other in JobState)
+    for end in (JobState.FAILED, JobState.STOPPED):
         assert end.is_terminal
-        assert not any(end.may_become(other) for other in JobState)
+        assert [other for other in JobState if end.may_become(other)] == [JobState.QUEUED]
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.STARTING, JobState.RUNNING])

@@ -59,7 +59,8 @@ def test_the_largest_request_that_could_run_is_named():
 
 
 pools = st.lists(
-    st.integers(0, 8).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, max(n - 1, 0)), max_size=n))), max_size=4
+    st.integers(0, 8).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, max(n - 1, 0)), max_size=n))),
+    max_size=4,
 )
 queues = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 4), st.integers(-2, 2)), max_size=12)
 
@@ -67,7 +68,10 @@ queues = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1,
 @given(pools, queues)
 def test_no_slot_is_given_twice_and_none_in_use_is_given_at_all(pool, queue):
     machines = [machine(n, used if n else (), name=f"m{i}") for i, (n, used) in enumerate(pool)]
-    jobs = [job(f"j{i}", nodes=lo, max_nodes=lo + extra, accels=a, priority=p, at=i) for i, (lo, extra, a, p) in enumerate(queue)]
+    jobs = [
+        job(f"j{i}", nodes=lo, max_nodes=lo + extra, accels=a, priority=p, at=i)
+        for i, (lo, extra, a, p) in enumerate(queue)
+    ]
     decision = decide(machines, jobs)
     given_out = [(n.machine, s) for _, gang in decision.starts for n in gang for s in n.slots]
     free = {(m.name, s) for m in machines for s in m.free}
@@ -84,7 +88,10 @@ def test_no_slot_is_given_twice_and_none_in_use_is_given_at_all(pool, queue):
 @given(pools, queues)
 def test_nothing_starts_ahead_of_a_job_that_has_to_wait(pool, queue):
     machines = [machine(n, used if n else (), name=f"m{i}") for i, (n, used) in enumerate(pool)]
-    jobs = [job(f"j{i}", nodes=lo, max_nodes=lo + extra, accels=a, priority=p, at=i) for i, (lo, extra, a, p) in enumerate(queue)]
+    jobs = [
+        job(f"j{i}", nodes=lo, max_nodes=lo + extra, accels=a, priority=p, at=i)
+        for i, (lo, extra, a, p) in enumerate(queue)
+    ]
     decision = decide(machines, jobs)
     order = [j.job_id for j in sorted(jobs, key=lambda j: (-j.priority, j.order))]
     started = [j for j, _ in decision.starts]

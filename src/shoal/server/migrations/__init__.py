@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 _HERE = Path(__file__).parent
 HEAD = max(p.stem.split("_")[0] for p in (_HERE / "versions").glob("[0-9]*.py"))
@@ -13,9 +13,8 @@ HEAD = max(p.stem.split("_")[0] for p in (_HERE / "versions").glob("[0-9]*.py"))
 def upgrade(engine: Engine, revision: str = "head") -> None:
     with engine.begin() as connection:
         # Alembic takes a while to import; most starts have nothing to migrate.
-        if revision == "head" and inspect(connection).has_table("alembic_version"):
-            if connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD:
-                return
+        if revision == "head" and _version(connection) == HEAD:
+            return
         from alembic import command
         from alembic.config import Config
 
@@ -23,3 +22,9 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
         config.set_main_option("script_location", str(_HERE))
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return str(connection.scalar(text("SELECT version_num FROM alembic_version")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shoal.server.models.base import Base
@@ -15,7 +15,7 @@ class WorkspaceChunk(Base):
     """A chunk this workspace has itself uploaded. Knowing a hash alone gives nobody another's bytes."""
 
     __tablename__ = "workspace_chunks"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}
     workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     hash: Mapped[bytes] = mapped_column(primary_key=True)
 
@@ -30,4 +30,43 @@ class Source(Base):
     size: Mapped[int]
     files: Mapped[int]
     origin: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Dataset(Base):
+    """One version of a dataset."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (UniqueConstraint("workspace_id", "name", "version"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    version: Mapped[int]
+    status: Mapped[str]
+    manifest_id: Mapped[str | None]
+    size: Mapped[int] = mapped_column(default=0)
+    files: Mapped[int] = mapped_column(default=0)
+    origin: Mapped[dict[str, Any]]
+    error: Mapped[str | None]
+    created_by: Mapped[str]
+    created_at: Mapped[datetime]
+    available_at: Mapped[datetime | None]
+
+
+class Checkpoint(Base):
+    __tablename__ = "checkpoints"
+    __table_args__ = (Index("ix_checkpoints_job", "job_id", "id"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
+    job_name: Mapped[str | None]
+    attempt: Mapped[int | None]
+    node: Mapped[int | None]
+    name: Mapped[str]
+    manifest_id: Mapped[str]
+    size: Mapped[int]
+    files: Mapped[int]
+    facts: Mapped[dict[str, Any]]
+    kept: Mapped[bool] = mapped_column(default=False)
+    damaged: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime]

@@ -33,4 +33,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=_NAMING)
-    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON(none_as_null=True), list[int]: JSON, list[str]: JSON}  # noqa: RUF012
+    type_annotation_map = {
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON(none_as_null=True),
+        list[int]: JSON,
+        list[dict[str, str]]: JSON,
+        list[str]: JSON,
+    }

@@ -22,6 +22,8 @@ class Job(Base):
     name: Mapped[str]
     spec: Mapped[dict[str, Any]]
     source_id: Mapped[str] = mapped_column(ForeignKey("sources.id"))
+    inputs: Mapped[list[dict[str, str]]]
+    """What to mount, pinned at submission: path, name, manifest_id."""
     created_by: Mapped[str]
     state: Mapped[str]
     priority: Mapped[int]
@@ -54,6 +56,8 @@ class Attempt(Base):
     state: Mapped[str]
     fenced: Mapped[bool] = mapped_column(default=False)
     """Its fate is sealed: workers are to be killed and nothing but logs is accepted any more."""
+    resume: Mapped[dict[str, Any] | None]
+    """The checkpoint it starts from (id, manifest_id), chosen when its gang is complete; {} for none."""
     result: Mapped[str | None]
     reason: Mapped[str | None]
     num_nodes: Mapped[int]

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
+from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.server.context import Ctx
 from shoal.server.policy import Agent
-from shoal.server.services import agents, streams
+from shoal.server.services import agents, checkpoints, streams
 
 router = APIRouter(prefix="/agent", tags=["agent"])
 Stream = Literal["log", "system", "metric"]
@@ -30,14 +31,38 @@ def beat(ctx: Ctx, who: Agent, request: BeatRequest) -> BeatReply:
 
 @router.post("/segments/{stream}")
 async def segment(
-    ctx: Ctx, who: Agent, stream: Stream, seq_first: Annotated[int, Query(ge=0)], count: Annotated[int, Query(ge=1)], request: Request
+    ctx: Ctx,
+    who: Agent,
+    stream: Stream,
+    seq_first: Annotated[int, Query(ge=0)],
+    count: Annotated[int, Query(ge=1)],
+    request: Request,
 ) -> SegmentReply:
     """A run of records of one stream, stored exactly once."""
     body = await request.body()
     return await run_in_threadpool(streams.append, ctx, who, stream, seq_first, count, body)
 
 
+@router.get("/manifests/{manifest}")
+def manifest(ctx: Ctx, who: Agent, manifest: str) -> Response:
+    """The manifest of something this attempt mounts."""
+    return Response(agents.manifest(ctx, who, manifest), media_type="application/json")
+
+
 @router.get("/chunks/{hash}")
 def chunk(ctx: Ctx, who: Agent, hash: str) -> Response:
-    """Plain bytes of a chunk of the attempt's own artifacts."""
+    """Plain bytes of a chunk of the attempt's own source and mounts."""
     return Response(agents.chunk(ctx, who, hash), media_type="application/octet-stream")
+
+
+@router.post("/chunks")
+async def put_chunks(ctx: Ctx, who: Agent, request: Request) -> dict[str, int]:
+    """Upload chunks of a checkpoint."""
+    body = await request.body()
+    return {"stored": await run_in_threadpool(checkpoints.put_chunks, ctx, who, body)}
+
+
+@router.post("/checkpoints")
+def capture(ctx: Ctx, who: Agent, request: CheckpointCommit) -> CheckpointCommitted:
+    """Commit a complete checkpoint; `missing` lists chunks to upload first."""
+    return checkpoints.capture(ctx, who, request)

@@ -27,7 +27,12 @@ def submit(ctx: Ctx, access: Worker, spec: JobSpec) -> JobView:
 
 @router.get("")
 def list_jobs(
-    ctx: Ctx, access: Viewer, status: JobState | None = None, search: str | None = None, limit: Limit = 100, before: str | None = None
+    ctx: Ctx,
+    access: Viewer,
+    status: JobState | None = None,
+    search: str | None = None,
+    limit: Limit = 100,
+    before: str | None = None,
 ) -> list[JobSummary]:
     """Jobs of the workspace, newest first; `before` is the last id of the page before."""
     return jobs.list_jobs(ctx, access, status=status, search=search, limit=limit, before=before)
@@ -43,6 +48,12 @@ def inspect(ctx: Ctx, access: Viewer, job: str) -> JobView:
 def stop(ctx: Ctx, access: Worker, job: str) -> JobView:
     """Ask a job to stop: SIGTERM, then SIGKILL after the grace period."""
     return jobs.stop(ctx, access, job)
+
+
+@router.post("/{job}/resume")
+def resume(ctx: Ctx, access: Worker, job: str) -> JobView:
+    """Continue a stopped or failed job from its newest good checkpoint."""
+    return jobs.resume(ctx, access, job)
 
 
 @router.delete("/{job}", status_code=204)
@@ -68,8 +79,18 @@ def logs(
 
 @router.get("/{job}/follow")
 async def follow(
-    ctx: Ctx, access: Viewer, job: str, after: int = 0, node: int | None = None, rank: int | None = None, since: float | None = None
+    ctx: Ctx,
+    access: Viewer,
+    job: str,
+    after: int = 0,
+    node: int | None = None,
+    rank: int | None = None,
+    since: float | None = None,
 ) -> StreamingResponse:
     """Server-sent events: `log`, `job` on every change, `end` when the job is over and all lines were sent."""
-    events: AsyncIterator[str] = await following.follow(ctx, access, job, after=after, node=node, rank=rank, since=since)
-    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    events: AsyncIterator[str] = await following.follow(
+        ctx, access, job, after=after, node=node, rank=rank, since=since
+    )
+    return StreamingResponse(
+        events, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )

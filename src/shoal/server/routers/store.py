@@ -1,4 +1,4 @@
-"""Chunks in and out of the store."""
+"""Chunks in and out of the store, one at a time or many framed together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
 
 from shoal.core.artifacts import MissingReply, MissingRequest
+from shoal.core.datasets import FetchRequest
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import sources
+from shoal.server.services import chunks
+from shoal.store.wire import CONTENT_TYPE
 
 router = APIRouter(prefix="/workspaces/{workspace}/store", tags=["store"])
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
@@ -19,17 +22,23 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 @router.post("/missing")
 def missing(ctx: Ctx, access: Worker, request: MissingRequest) -> MissingReply:
     """Which of these chunks have to be uploaded."""
-    return sources.missing(ctx, access, request.hashes)
+    return MissingReply(missing=chunks.missing(ctx, access.workspace_id, request.hashes))
 
 
 @router.post("/chunks")
 async def put_chunks(ctx: Ctx, access: Worker, request: Request) -> dict[str, int]:
     """Upload a batch of chunks, framed as in `shoal.store.wire`."""
     body = await request.body()
-    return {"stored": await run_in_threadpool(sources.put_chunks, ctx, access, body)}
+    return {"stored": await run_in_threadpool(chunks.put, ctx, access.workspace_id, body)}
 
 
 @router.get("/chunks/{hash}")
 def get_chunk(ctx: Ctx, access: Viewer, hash: Hash) -> Response:
     """Plain bytes of a chunk."""
-    return Response(sources.get_chunk(ctx, access, hash), media_type="application/octet-stream")
+    return Response(chunks.get(ctx, access.workspace_id, hash), media_type="application/octet-stream")
+
+
+@router.post("/fetch")
+def fetch_chunks(ctx: Ctx, access: Viewer, request: FetchRequest) -> StreamingResponse:
+    """Many chunks at once, framed as in `shoal.store.wire`."""
+    return StreamingResponse(chunks.frames(ctx, access.workspace_id, request.hashes), media_type=CONTENT_TYPE)

@@ -170,7 +170,14 @@ class Scheduler:
                 node = session.get_one(Node, (attempt_id, index))
                 if not NodeState(node.state).is_terminal:
                     attempts.node_ended(
-                        session, attempt, node, state=NodeState.LOST, exit_code=None, failed_rank=None, reason=reason, told=attempt.fenced
+                        session,
+                        attempt,
+                        node,
+                        state=NodeState.LOST,
+                        exit_code=None,
+                        failed_rank=None,
+                        reason=reason,
+                        told=attempt.fenced,
                     )
             return attempt.job_id
 

@@ -44,9 +44,15 @@ def judge(failure: Failure) -> Verdict:
     if failure.cause is Cause.SETUP:
         return Verdict(restart=False, restarts_used=used, why="the environment could not be prepared")
     if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
-        return Verdict(restart=False, restarts_used=used, why="the script ended with an error; trying again would not help")
+        return Verdict(
+            restart=False, restarts_used=used, why="the script ended with an error; trying again would not help"
+        )
     if used >= failure.max_restarts:
-        why = "no restarts allowed" if failure.max_restarts == 0 else f"all {failure.max_restarts} restarts used without getting further"
+        why = (
+            "no restarts allowed"
+            if failure.max_restarts == 0
+            else f"all {failure.max_restarts} restarts used without getting further"
+        )
         return Verdict(restart=False, restarts_used=used, why=why)
     return Verdict(restart=True, restarts_used=used + 1, why=f"restart {used + 1} of {failure.max_restarts}")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest
+from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, Mount
 from shoal.core.errors import Fenced, NotFound
 from shoal.core.jobs import Progress
 from shoal.core.states import AttemptState, NodeState
@@ -15,8 +16,10 @@ from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import attempts, jobs
+from shoal.server.services import attempts, checkpoints, jobs
+from shoal.server.services.events import tell
 from shoal.server.services.secrets import open_secrets
+from shoal.store.manifest import chunk_hashes, dump_manifest
 
 _PROGRESS_EVERY_S = 1.0
 
@@ -27,11 +30,13 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     first = ctx.db.write(lambda session: _remember(session, who, request))
     if first is None:
         return JoinReply(ready=False)
+    resume = _choose_resume(ctx, who)
     with ctx.db.read() as session:
         job = session.get_one(Job, who.job_id)
         source = session.get_one(Source, job.source_id)
         workspace_id, spec = job.workspace_id, job.spec
         num_nodes = session.get_one(Attempt, who.attempt_id).num_nodes
+        mounts = _mounts(job, resume)
     return JoinReply(
         ready=True,
         num_nodes=num_nodes,
@@ -41,6 +46,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         master_addr=first[0],
         master_port=first[1],
         source=ctx.store.get_manifest(source.manifest_id),
+        mounts=mounts,
         env=spec["env"],
         secrets=open_secrets(ctx, workspace_id, spec["secrets"]),
     )
@@ -60,13 +66,78 @@ def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
     return reply
 
 
-def chunk(ctx: Context, who: AgentIdentity, hash_: str) -> bytes:
-    """Bytes of the attempt's own source; other chunks do not exist for this agent."""
-    with ctx.db.read() as session:
-        source = session.get_one(Source, session.get_one(Job, who.job_id).source_id)
-    if not any(c.hash == hash_ for f in ctx.store.get_manifest(source.manifest_id).files for c in f.chunks):
+def manifest(ctx: Context, who: AgentIdentity, manifest_id: str) -> bytes:
+    """The manifest of something the attempt mounts; others do not exist for this agent."""
+    if manifest_id not in _readable(ctx, who):
         raise NotFound()
-    return ctx.store.get(hash_)
+    return dump_manifest(ctx.store.get_manifest(manifest_id))
+
+
+def chunk(ctx: Context, who: AgentIdentity, name: str) -> bytes:
+    """A chunk of the attempt's own source and mounts."""
+    if name not in _hashes(ctx, _readable(ctx, who)):
+        raise NotFound()
+    return ctx.store.get(name)
+
+
+def _readable(ctx: Context, who: AgentIdentity) -> tuple[str, ...]:
+    with ctx.db.read() as session:
+        job = session.get_one(Job, who.job_id)
+        resume = session.get_one(Attempt, who.attempt_id).resume or {}
+        source = session.get_one(Source, job.source_id)
+        return (source.manifest_id, *(m.manifest_id for m in _mounts(job, resume)))
+
+
+_hash_lock = threading.Lock()
+_hash_cache: dict[tuple[str, ...], frozenset[str]] = {}
+
+
+def _hashes(ctx: Context, manifest_ids: tuple[str, ...]) -> frozenset[str]:
+    """Which chunks these manifests name; asked for with every chunk, so the last few answers are kept."""
+    with _hash_lock:
+        if manifest_ids not in _hash_cache:
+            while len(_hash_cache) >= 8:
+                _hash_cache.pop(next(iter(_hash_cache)))
+            _hash_cache[manifest_ids] = frozenset(
+                h for m in manifest_ids for h in chunk_hashes(ctx.store.get_manifest(m))
+            )
+        return _hash_cache[manifest_ids]
+
+
+_resume_lock = threading.Lock()
+
+
+def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
+    """The checkpoint this attempt starts from: chosen once for the whole gang, its every byte verified."""
+    with _resume_lock:
+        with ctx.db.read() as session:
+            attempt = session.get_one(Attempt, who.attempt_id)
+        if attempt.resume is not None:
+            return attempt.resume
+        good = checkpoints.newest_good(ctx, who.job_id) if attempt.number > 1 else None
+        choice = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+
+        def work(session: Session) -> None:
+            session.get_one(Attempt, who.attempt_id).resume = choice
+            if good:
+                job = session.get_one(Job, who.job_id)
+                tell(
+                    session,
+                    job,
+                    "resuming",
+                    f"attempt {who.attempt} starts from checkpoint {good[0]}",
+                    attempt=who.attempt,
+                )
+
+        ctx.db.write(work)
+        return choice
+
+
+def _mounts(job: Job, resume: dict[str, str]) -> list[Mount]:
+    mounts = [Mount(**i) for i in job.inputs if not (resume and i["path"] == "/input-checkpoint")]
+    if resume:
+        mounts.append(Mount(path="/input-checkpoint", name=resume["id"], manifest_id=resume["manifest_id"]))
+    return mounts
 
 
 def _remember(session: Session, who: AgentIdentity, request: JoinRequest) -> tuple[str, int] | None:

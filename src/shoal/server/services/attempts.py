@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from shoal.core.ids import new_id
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.server.models.artifacts import Checkpoint
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
@@ -96,7 +97,13 @@ def node_ended(
 def fence(session: Session, job: Job, attempt: Attempt) -> None:
     attempt.fenced = True
     if attempt.num_nodes > 1:
-        tell(session, job, "fenced", f"attempt {attempt.number} is given up; its other nodes are told to end", attempt=attempt.number)
+        tell(
+            session,
+            job,
+            "fenced",
+            f"attempt {attempt.number} is given up; its other nodes are told to end",
+            attempt=attempt.number,
+        )
 
 
 def nodes_of(session: Session, attempt: Attempt) -> list[Node]:
@@ -122,7 +129,13 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
     elif job.stop_requested_at is not None:
         attempt.result = attempt.reason = job.reason = job.stop_reason
         _close(session, job, attempt, job.stop_reason or "stopped")
-        move(session, job, JobState(job.stop_state or JobState.STOPPED), job.stop_reason or "stopped", attempt=attempt.number)
+        move(
+            session,
+            job,
+            JobState(job.stop_state or JobState.STOPPED),
+            job.stop_reason or "stopped",
+            attempt=attempt.number,
+        )
     else:
         _after_failure(session, job, attempt, _root_cause(blamed or nodes))
 
@@ -131,7 +144,10 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     attempt.result, attempt.reason = "failed", describe(root)
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
-    progressed = step > job.best_step
+    saved = session.scalar(
+        select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number).limit(1)
+    )
+    progressed = step > job.best_step or saved is not None
     job.best_step = max(step, job.best_step)
     verdict = judge(
         Failure(

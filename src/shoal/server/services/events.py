@@ -14,7 +14,13 @@ from shoal.server.models.jobs import Event, Job
 
 
 def tell(
-    session: Session, job: Job, kind: str, message: str, *, attempt: int | None = None, data: dict[str, Any] | None = None
+    session: Session,
+    job: Job,
+    kind: str,
+    message: str,
+    *,
+    attempt: int | None = None,
+    data: dict[str, Any] | None = None,
 ) -> None:
     last = session.scalar(select(func.max(Event.seq)).where(Event.job_id == job.id))
     session.add(
@@ -32,12 +38,17 @@ def tell(
 
 
 def move(
-    session: Session, job: Job, state: JobState, message: str, *, attempt: int | None = None, data: dict[str, Any] | None = None
+    session: Session,
+    job: Job,
+    state: JobState,
+    message: str,
+    *,
+    attempt: int | None = None,
+    data: dict[str, Any] | None = None,
 ) -> None:
     """Change a job's state, legally, and tell of it."""
     if not JobState(job.state).may_become(state):
         raise NotAllowedNow(f"Job '{job.name}' is {job.state} and cannot become {state}.")
     job.state = state.value
-    if state.is_terminal:
-        job.ended_at = utcnow()
+    job.ended_at = utcnow() if state.is_terminal else None
     tell(session, job, state.value, message, attempt=attempt, data=data)

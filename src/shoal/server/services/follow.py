@@ -80,7 +80,9 @@ def _all_final(ctx: Context, job_id: str) -> bool:
     def open_nodes(session: Session) -> list[Node]:
         return list(
             session.scalars(
-                select(Node).join(Attempt, Attempt.id == Node.attempt_id).where(Attempt.job_id == job_id, Node.final.is_(False), Node.state == NodeState.EXITED.value)
+                select(Node)
+                .join(Attempt, Attempt.id == Node.attempt_id)
+                .where(Attempt.job_id == job_id, Node.final.is_(False), Node.state == NodeState.EXITED.value)
             )
         )
 

@@ -7,6 +7,7 @@ time by a deadline on the process group, bytes by the kernel's file size limit, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
 import re
@@ -28,7 +29,6 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_SHA = re.compile(r"[0-9a-f]{4,39}")
 _LISTING_BYTES = 64 << 20
 _MEMORY_KIB = 4 << 20
-_TOO_LARGE = re.compile(rf"signal {signal.SIGXFSZ.value}\b|File too large")
 # Run by sh: `ulimit` is the only way to limit a child without running Python between fork and exec.
 _LIMITED = 'ulimit -f "$1" && ulimit -v "$2" && shift 2 && exec "$@"'
 # Answers only prompts of the one host the token is for: a redirect elsewhere gets nothing.
@@ -56,7 +56,7 @@ _OPTIONS = {
     "http.lowSpeedLimit": "100",
     "http.lowSpeedTime": "30",
 }
-_PASSED_ON = ("PATH", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "ALL_PROXY",
+_PASSED_ON = ("PATH", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY",
               "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")  # fmt: skip
 
 
@@ -88,11 +88,14 @@ class GitFetcher:
         pinned: list[str] | None = None,
     ):
         """`pinned`: connect to these addresses only and follow no redirect; None trusts the host's name."""
+        if shutil.which("git") is None:
+            raise GitFailed("git is not installed on the server.")
         self._url, self._work, self._max_bytes = url, work, max_bytes
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         self._credential = credential
         self._options = dict(_OPTIONS)
         if pinned is not None:
+            _check_can_pin()
             self._options["http.followRedirects"] = "false"
             addresses = ",".join(f"[{a}]" if ":" in a else a for a in pinned)
             port = url.port or (443 if url.scheme == "https" else 80)
@@ -101,8 +104,6 @@ class GitFetcher:
 
     def checkout(self, revision: str | None) -> Checkout:
         """The files of a branch, tag or commit (None: the default branch), without history and without .git."""
-        if shutil.which("git") is None:
-            raise GitFailed("git is not installed on the server.")
         git_dir, tree = self._work / "git", self._work / "tree"
         tree.mkdir()
         self._git("init", "--quiet", "--bare", "--template=", str(git_dir))
@@ -177,7 +178,7 @@ class GitFetcher:
             sizes.append((int(size) if size.isdigit() else 0, path))
         total = sum(size for size, _ in sizes)
         if total > self._max_bytes or len(sizes) > MAX_FILES:
-            biggest = ", ".join(f"{path} ({size >> 20} MiB)" for size, path in heapq.nlargest(3, sizes))
+            biggest = ", ".join(f"{_shown(path)} ({size >> 20} MiB)" for size, path in heapq.nlargest(3, sizes))
             raise SourceTooLarge(
                 f"The repository has {len(sizes)} files of {total >> 20} MiB together; the limit for code is "
                 f"{self._max_bytes >> 20} MiB in {MAX_FILES} files. The largest: {biggest}."
@@ -202,8 +203,8 @@ class GitFetcher:
                 )
             )
         if code != 0:
-            raise self._failure(code, _tail(err))
-        return out.read_text(encoding="utf-8", errors="surrogateescape")
+            raise self._failure(_tail(err), blocks * 512)
+        return out.read_text(encoding="utf-8", errors="replace")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         try:
@@ -215,8 +216,9 @@ class GitFetcher:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def _failure(self, code: int, text: str) -> GitFailed | SourceTooLarge:
-        if code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ) or _TOO_LARGE.search(text):
+    def _failure(self, text: str, limit: int) -> GitFailed | SourceTooLarge:
+        # git does not say that the kernel stopped a helper of its at the limit; the file left behind does.
+        if _largest_file(self._work) >= limit:
             return SourceTooLarge(f"{self._url.text} is larger than the {self._max_bytes >> 20} MiB allowed for code.")
         if self._credential:
             text = text.replace(self._credential.token, "***")
@@ -259,6 +261,28 @@ class _GitExit(GitFailed):
     def __init__(self, error: GitFailed, text: str):
         super().__init__(error.message, hint=error.hint)
         self.text = text
+
+
+@functools.cache
+def _check_can_pin() -> None:
+    """Older versions ignore http.curloptResolve without a word."""
+    said = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=10).stdout
+    version = re.search(r"(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < (2, 37):
+        raise GitFailed(f"The server's git is too old to fetch safely ({said.strip()}): 2.37 or newer is needed.")
+
+
+def _largest_file(root: Path) -> int:
+    largest = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, Path(folder, name).lstat().st_size)
+    return largest
+
+
+def _shown(path: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in path)[-80:]
 
 
 def _tail(path: Path, size: int = 8192) -> str:

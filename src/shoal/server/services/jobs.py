@@ -7,19 +7,18 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import CanNeverRun, EntryNotFound, NameTaken, NotAllowedNow, NotFound
-from shoal.core.ids import is_id, new_id
+from shoal.core.errors import CanNeverRun, EntryNotFound, InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.ids import new_id
 from shoal.core.jobs import JobSpec, JobSummary, JobView
 from shoal.core.names import did_you_mean
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import views
+from shoal.server.services import find, views
 from shoal.server.services.events import move, tell
 
 
@@ -27,8 +26,9 @@ def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
     """Refuse what can never run; acknowledge the rest once it is durable."""
     _refuse_impossible(ctx, spec)
     with ctx.db.read() as session:
-        source = _source(session, access, spec.source_id)
-        _check_references(session, access, spec)
+        source = find.source(session, access, spec.source_id)
+        _check_secrets(session, access, spec)
+        inputs = _inputs(session, access, spec)
     check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
     job_id = new_id("job")
 
@@ -39,6 +39,7 @@ def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
             name=spec.name,
             spec=spec.model_dump(mode="json"),
             source_id=source.id,
+            inputs=inputs,
             created_by=access.principal.email,
             state=JobState.QUEUED.value,
             priority=spec.priority,
@@ -90,7 +91,7 @@ def list_jobs(
 
 def get(ctx: Context, access: Access, name_or_id: str) -> JobView:
     with ctx.db.read() as session:
-        job = find(session, access, name_or_id)
+        job = find.job(session, access, name_or_id)
         return views.job_view(session, job, access.workspace, ctx.live.waiting.get(job.id))
 
 
@@ -98,7 +99,7 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
     """Idempotent: a stopped job stays stopped, a finished one stays as it ended."""
 
     def work(session: Session) -> str:
-        job = find(session, access, name_or_id)
+        job = find.job(session, access, name_or_id)
         request_stop(session, job, f"stopped by {access.principal.email}", JobState.STOPPED)
         return job.id
 
@@ -118,11 +119,28 @@ def request_stop(session: Session, job: Job, reason: str, as_state: JobState) ->
         tell(session, job, "stop_requested", reason)
 
 
+def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
+    """Continue a stopped or failed job, from its newest good checkpoint if it has one."""
+
+    def work(session: Session) -> str:
+        job = find.job(session, access, name_or_id)
+        if job.state not in (JobState.STOPPED, JobState.FAILED):
+            raise NotAllowedNow(f"Job '{job.name}' is {job.state}; only stopped and failed jobs can be resumed.")
+        job.stop_requested_at = job.stop_reason = job.stop_state = job.exit_code = job.reason = None
+        job.restarts_used, job.started_at = 0, None
+        move(session, job, JobState.QUEUED, f"resumed by {access.principal.email}")
+        return job.id
+
+    job_id = ctx.db.write(work)
+    ctx.live.job_changed(job_id, schedule=True)
+    return get(ctx, access, job_id)
+
+
 def delete(ctx: Context, access: Access, name_or_id: str) -> None:
     """A finished job with all it left behind."""
 
     def work(session: Session) -> list[str]:
-        job = find(session, access, name_or_id)
+        job = find.job(session, access, name_or_id)
         if not JobState(job.state).is_terminal:
             raise NotAllowedNow(
                 f"Job '{job.name}' is {job.state}; only finished jobs can be deleted.",
@@ -136,39 +154,28 @@ def delete(ctx: Context, access: Access, name_or_id: str) -> None:
         ctx.engine.clean(attempt_id)
 
 
-def find(session: Session, access: Access, name_or_id: str) -> Job:
-    column = Job.id if is_id(name_or_id, "job") else Job.name
-    job = session.scalar(select(Job).where(Job.workspace_id == access.workspace_id, column == name_or_id))
-    if job is None:
-        names = session.scalars(select(Job.name).where(Job.workspace_id == access.workspace_id).limit(1000))
-        raise NotFound(
-            f"There is no job '{name_or_id}' in workspace '{access.workspace}'.{did_you_mean(name_or_id, names)}",
-            hint="shoal training list",
-        )
-    return job
-
-
 def set_progress(ctx: Context, job_id: str, progress: dict[str, object]) -> None:
     ctx.db.write(lambda session: session.execute(update(Job).where(Job.id == job_id).values(progress=progress)))
     ctx.live.job_changed(job_id)
 
 
-def _source(session: Session, access: Access, source_id: str) -> Source:
-    source = session.scalar(select(Source).where(Source.workspace_id == access.workspace_id, Source.id == source_id))
-    if source is None:
-        raise NotFound(f"There is no source '{source_id}' in workspace '{access.workspace}'.")
-    return source
-
-
-def _check_references(session: Session, access: Access, spec: JobSpec) -> None:
-    if spec.datasets:
-        name = spec.datasets[0]
-        raise NotFound(
-            f"There is no dataset '{name}' in workspace '{access.workspace}'.",
-            hint=f"shoal dataset push {name} --file PATH",
+def _inputs(session: Session, access: Access, spec: JobSpec) -> list[dict[str, str]]:
+    """Datasets and checkpoint as they are now: a version pushed later does not change a job already submitted."""
+    inputs = []
+    for reference in spec.datasets:
+        dataset = find.dataset(session, access, reference)
+        inputs.append(
+            {"path": f"/input/{dataset.name}", "name": dataset.name, "manifest_id": dataset.manifest_id or ""}
         )
+    if len({i["path"] for i in inputs}) < len(inputs):
+        raise InvalidSpec("The same dataset is given twice.")
     if spec.checkpoint:
-        raise NotFound(f"There is no checkpoint '{spec.checkpoint}' in workspace '{access.workspace}'.")
+        checkpoint = find.checkpoint(session, access, spec.checkpoint)
+        inputs.append({"path": "/input-checkpoint", "name": checkpoint.name, "manifest_id": checkpoint.manifest_id})
+    return inputs
+
+
+def _check_secrets(session: Session, access: Access, spec: JobSpec) -> None:
     known = set(session.scalars(select(Secret.name).where(Secret.workspace_id == access.workspace_id)))
     for name in spec.secrets.values():
         if name not in known:

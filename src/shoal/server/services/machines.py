@@ -25,7 +25,12 @@ def capacity(ctx: Context) -> CapacityView:
     return CapacityView(
         machines=[
             MachineView(
-                name=m.name, kind=m.kind, slots_total=m.slots, slots_free=m.slots - used[m.name], state=m.state, problems=m.problems
+                name=m.name,
+                kind=m.kind,
+                slots_total=m.slots,
+                slots_free=m.slots - used[m.name],
+                state=m.state,
+                problems=m.problems,
             )
             for m in ctx.engine.capacity()
         ]

@@ -16,7 +16,7 @@ from shoal.core.jobs import LogLine, LogPage
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Segment, StreamHead
 from shoal.server.policy import Access, AgentIdentity
-from shoal.server.services import jobs
+from shoal.server.services import find
 
 _MAX_PLAIN = 16 << 20
 _PAGE_SEGMENTS = 64
@@ -71,7 +71,12 @@ def read_logs(
     attempt: int | None = None,
 ) -> LogPage:
     """The next page in order of arrival; within a page, lines of all nodes are in order of time."""
-    query = select(Segment).where(Segment.stream == "log", Segment.id > after).order_by(Segment.id).limit(_PAGE_SEGMENTS + 1)
+    query = (
+        select(Segment)
+        .where(Segment.stream == "log", Segment.id > after)
+        .order_by(Segment.id)
+        .limit(_PAGE_SEGMENTS + 1)
+    )
     if node is not None:
         query = query.where(Segment.node == node)
     if attempt is not None:
@@ -79,7 +84,7 @@ def read_logs(
     if since is not None:
         query = query.where(Segment.t_last >= since)
     with ctx.db.read() as session:
-        found = jobs.find(session, access, job)
+        found = find.job(session, access, job)
         segments = list(session.scalars(query.where(Segment.job_id == found.id)))
     page, more = segments[:_PAGE_SEGMENTS], len(segments) > _PAGE_SEGMENTS
     lines = [

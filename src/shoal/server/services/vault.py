@@ -26,7 +26,9 @@ class Vault:
         try:
             return self._aead.decrypt(sealed[:_NONCE], sealed[_NONCE:], bound_to.encode()).decode()
         except InvalidTag:
-            raise Corrupt("A secret cannot be decrypted: the server's secret.key is not the one it was made with.") from None
+            raise Corrupt(
+                "A secret cannot be decrypted: the server's secret.key is not the one it was made with."
+            ) from None
 
 
 def _load_or_make(path: Path) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -28,12 +30,13 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         waiting=waiting if job.state == JobState.QUEUED else None,
         attempt_list=[_attempt(session, a) for a in attempts],
         events=[
-            EventView(seq=e.seq, at=e.at, kind=e.kind, message=e.message, attempt=e.attempt, data=e.data) for e in events
+            EventView(seq=e.seq, at=e.at, kind=e.kind, message=e.message, attempt=e.attempt, data=e.data)
+            for e in events
         ],
     )
 
 
-def _summary(session: Session, job: Job) -> dict[str, object]:
+def _summary(session: Session, job: Job) -> dict[str, Any]:
     running = session.scalar(
         select(Attempt.num_nodes).where(Attempt.job_id == job.id).order_by(Attempt.number.desc()).limit(1)
     )

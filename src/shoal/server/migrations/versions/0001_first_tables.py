@@ -65,6 +65,27 @@ def upgrade() -> None:
         sa.UniqueConstraint("owner_id", "name", name=op.f("uq_workspaces_owner_id_name")),
     )
     op.create_table(
+        "datasets",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("manifest_id", sa.String(), nullable=True),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("files", sa.Integer(), nullable=False),
+        sa.Column("origin", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("error", sa.String(), nullable=True),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("created_at", sa.DateTime(), nullable=False),
+        sa.Column("available_at", sa.DateTime(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["workspace_id"], ["workspaces.id"], name=op.f("fk_datasets_workspace_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_datasets")),
+        sa.UniqueConstraint("workspace_id", "name", "version", name=op.f("uq_datasets_workspace_id_name_version")),
+    )
+    op.create_table(
         "git_sources",
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
@@ -148,6 +169,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("spec", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("source_id", sa.String(), nullable=False),
+        sa.Column("inputs", sa.JSON(), nullable=False),
         sa.Column("created_by", sa.String(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
@@ -180,6 +202,7 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("fenced", sa.Boolean(), nullable=False),
+        sa.Column("resume", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("result", sa.String(), nullable=True),
         sa.Column("reason", sa.String(), nullable=True),
         sa.Column("num_nodes", sa.Integer(), nullable=False),
@@ -192,6 +215,32 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.create_index("ix_attempts_open", ["state"], unique=False, sqlite_where=sa.text("state != 'ended'"))
+
+    op.create_table(
+        "checkpoints",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=True),
+        sa.Column("job_name", sa.String(), nullable=True),
+        sa.Column("attempt", sa.Integer(), nullable=True),
+        sa.Column("node", sa.Integer(), nullable=True),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("manifest_id", sa.String(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("files", sa.Integer(), nullable=False),
+        sa.Column("facts", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("kept", sa.Boolean(), nullable=False),
+        sa.Column("damaged", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.DateTime(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_checkpoints_job_id"), ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(
+            ["workspace_id"], ["workspaces.id"], name=op.f("fk_checkpoints_workspace_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),
+    )
+    with op.batch_alter_table("checkpoints", schema=None) as batch_op:
+        batch_op.create_index("ix_checkpoints_job", ["job_id", "id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_checkpoints_workspace_id"), ["workspace_id"], unique=False)
 
     op.create_table(
         "events",
@@ -268,6 +317,11 @@ def downgrade() -> None:
 
     op.drop_table("segments")
     op.drop_table("events")
+    with op.batch_alter_table("checkpoints", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_checkpoints_workspace_id"))
+        batch_op.drop_index("ix_checkpoints_job")
+
+    op.drop_table("checkpoints")
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.drop_index("ix_attempts_open", sqlite_where=sa.text("state != 'ended'"))
 
@@ -288,6 +342,7 @@ def downgrade() -> None:
 
     op.drop_table("members")
     op.drop_table("git_sources")
+    op.drop_table("datasets")
     op.drop_table("workspaces")
     with op.batch_alter_table("sessions", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_sessions_user_id"))

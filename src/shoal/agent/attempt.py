@@ -1,0 +1,278 @@
+"""One node of one attempt, from the moment its gang is complete until the server knows how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.agent import runtime
+from shoal.agent.environment import REQUIREMENTS, Builder, InstallFailed, Stopped, remove_unused
+from shoal.agent.inputs import (
+    OUTPUT,
+    Chunks,
+    checkpoint_path,
+    data_path,
+    fetch_mount,
+    lay_out,
+    source_key,
+    write_source,
+)
+from shoal.agent.lines import Redactor
+from shoal.agent.link import Link
+from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
+from shoal.agent.node import LAUNCH, WorkDir
+from shoal.agent.progress import ProgressReader
+from shoal.agent.reasons import explain, from_torchrun
+from shoal.agent.reporting import Beats, Every, Orders, Shipper
+from shoal.agent.samples import INTERVAL_S, Sampler
+from shoal.agent.sandbox import SETTING, Bind, Mode, Rewriter, choose, forget, wrap
+from shoal.agent.spool import Spool
+from shoal.agent.wire import JoinReply, Launch, Mount
+from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, rank_pipes, wait_readable
+from shoal.core.errors import ShoalError
+
+logger = logging.getLogger(__name__)
+
+DELIVER_FOR_S = 7 * 86400.0
+SYNC_EVERY_S = 1.0
+
+
+class Node:
+    def __init__(self, launch: Launch, join: JoinReply, work: WorkDir, link: Link):
+        self._launch, self._join, self._work, self._link = launch, join, work, link
+        self._orders = Orders()
+        self._spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system")}
+        rate = int(os.environ.get("SHOAL_LOG_RATE_KB_S") or DEFAULT_RATE_KB_S)
+        self._capture = Capture(self._spools["log"], Redactor(join.secrets.values()), rate)
+        self._progress = ProgressReader()
+        self._beats = Beats(link, self._orders, self._report_progress)
+        self._shipper = Shipper(link.another(), self._spools)
+        self._regular = [Every(SYNC_EVERY_S, self._sync)]
+        self._workers = Workers(self._capture)
+        self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
+        self._mode = Mode.REWRITE
+        self._python = launch.python
+        self._mounts: list[tuple[Mount, Path]] = []
+
+    def run(self) -> int:
+        set_up_logging()
+        for signum in TERM_SIGNALS:
+            signal.signal(signum, lambda *_: self._orders.give(stop=True))
+        self._capture.watched_rank = self._ranks.start if self._launch.node == 0 else -1
+        self._capture.on_line = lambda line: self._progress.feed(line, time.time())
+        self._capture.start()
+        for thread in (self._shipper, self._beats, *self._regular):
+            thread.start()
+        try:
+            result = self._prepare_and_run()
+        except Exception as error:
+            logger.exception("the agent failed")
+            result = ended(None, f"agent error: {type(error).__name__}: {error}")
+        return self._finish(result)
+
+    def _prepare_and_run(self) -> dict[str, Any]:
+        try:
+            self._prepare()
+            if self._orders.any:
+                raise Stopped
+            watch = Watch(self._launch_workers())
+        except InstallFailed as error:
+            return ended(1, str(error))
+        except (Stopped, ShoalError, LaunchFailed, OSError, RuntimeError) as error:
+            self._workers.kill()
+            if self._orders.any:
+                return ended(None, "stopped before it started", told=True)
+            logger.exception("cannot start")
+            return ended(1, f"cannot start: {error}")
+        self._beats.update(state="running", paths=self._mode.paths)
+        self._start_sampling()
+        self._watch(watch)
+        return self._judge(watch)
+
+    def _prepare(self) -> None:
+        """All that must be on disk."""
+        launch, join, work = self._launch, self._join, self._work
+        cache = Path(launch.cache_dir)
+        chunks = Chunks(launch, self._link, lambda: self._orders.any)
+        for folder in (work.tmp, work.spool("sdk")):
+            folder.mkdir(parents=True, exist_ok=True)
+        manifest = join.source or {"files": []}
+        write_source(manifest, chunks, work.source)
+        self._mounts = [(m, fetch_mount(m, chunks, cache)) for m in join.mounts]
+        if (work.source / REQUIREMENTS).is_file():
+            pip_env = runtime.base_env(os.environ) | {
+                k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
+            }
+            builder = Builder(cache, launch.python, self._capture.say, lambda: self._orders.any)
+            self._python = builder.interpreter(work.source, pip_env, source_key(manifest))
+            remove_unused(cache)
+        self._mode = choose(cache)
+
+    def _launch_workers(self) -> int:
+        """Start them; returns how many processes there are to watch."""
+        raise_file_limit()
+        try:
+            return self._start()
+        except LaunchFailed as error:
+            forget(Path(self._launch.cache_dir))
+            if self._mode is Mode.REWRITE or os.environ.get(SETTING) == "bubblewrap":
+                raise
+            self._capture.say(f"[shoal] no sandbox: {error}; paths are rewritten instead")
+            self._workers.kill()
+            self._workers, self._mode = Workers(self._capture), Mode.REWRITE
+            return self._start()
+
+    def _start(self) -> int:
+        launch, work = self._launch, self._work
+        binds = lay_out(work.root, launch.job_id, self._mounts, mounted=self._mode is not Mode.REWRITE)
+        hide = [str(work.root / LAUNCH)]
+        if launch.server_file:
+            hide.append(str(Path(launch.server_file).parent))
+        specs = self._specs(binds)
+        self._workers.start(
+            specs,
+            work.source,
+            lambda argv: wrap(argv, self._mode, binds, hide),
+            reap=self._mode is not Mode.BWRAP_PID,
+            env=runtime.base_env(os.environ) | runtime.marks(launch),
+        )
+        return len(specs)
+
+    def _specs(self, binds: list[Bind]) -> list[Spec]:
+        launch, join, work = self._launch, self._join, self._work
+        rewrite = Rewriter(binds if self._mode is Mode.REWRITE else ())
+        command = runtime.command(join.entry, self._python, work.source)
+        data = data_path(join.mounts)
+        argv = [rewrite(a) for a in command.argv]
+        if data and command.script and not runtime.passes_data(join.entry) and self._script_takes_data(command.script):
+            argv += ["--data", rewrite(data)]
+        checkpoint = checkpoint_path(join.mounts)
+        paths = runtime.Paths(
+            rewrite(data) if data else None,
+            rewrite(OUTPUT),
+            rewrite(checkpoint) if checkpoint else None,
+            str(work.spool("sdk")),
+        )
+        host = runtime.host_env(os.environ, self._python, launch.python)
+        node = runtime.node_env(launch, join, paths) | runtime.network_env(join, host)
+        user = join.env | join.secrets
+
+        def env(own: dict[str, str]) -> dict[str, str]:
+            return runtime.merge(host, node, user, own, rewrite)
+
+        if not command.per_rank:
+            return [Spec(argv, env(runtime.launcher_env(launch, join)), self._ranks.start, group=True)]
+        if join.launcher == "torchrun" and join.world_size > 1:
+            prefix = rank_pipes(self._capture, work.tmp / "ranks", self._ranks)
+            return [Spec(runtime.torchrun(launch, join, self._python, [*prefix, *argv]), env({}), None)]
+        return [
+            Spec(argv, env(runtime.rank_env(launch, join, local, str(work.tmp / f"error.{rank}.json"))), rank)
+            for local, rank in enumerate(self._ranks)
+        ]
+
+    def _script_takes_data(self, script: str) -> bool:
+        try:
+            return runtime.accepts_data((self._work.source / script).read_text("utf-8", "replace"))
+        except OSError:
+            return False
+
+    def _watch(self, watch: Watch) -> None:
+        """Until all workers have ended or were killed, and nothing of them is left."""
+        while True:
+            watch.exits += self._workers.events()
+            action = watch.next_action(
+                time.monotonic(), stop_grace_s=self._orders.stop_grace_s, fenced=self._orders.fenced
+            )
+            if action is Action.TERMINATE:
+                self._workers.terminate()
+            if watch.done or self._workers.gone:
+                break
+            wait_readable([self._workers.fileno(), self._orders.wake_r], watch.wait_s(time.monotonic()))
+            self._orders.clear_wake()
+        watch.exits += self._workers.kill()
+
+    def _judge(self, watch: Watch) -> dict[str, Any]:
+        self._capture.close()
+        if watch.told:
+            codes = [e.code for e in watch.exits if e.code != 0]
+            return ended(
+                codes[0] if codes else 0 if watch.exits else None,
+                "fenced" if self._orders.fenced else "stopped",
+                told=True,
+            )
+        failure = watch.failure
+        if failure is None:
+            if watch.complete and all(e.code == 0 for e in watch.exits):
+                return ended(0, None)
+            return ended(-int(signal.SIGKILL), "the parent process of the workers was killed (out of memory?)")
+        rank, code = self._blame(failure.local, failure.code)
+        return ended(code, explain(code, self._capture.tail(rank, "err"), self._capture.tail(rank, "out")), rank=rank)
+
+    def _blame(self, local: int, code: int) -> tuple[int | None, int]:
+        """(rank, exit code) of the worker at fault; torchrun names it in its own output."""
+        if self._join.launcher == "torchrun" and self._join.world_size > 1:
+            found = from_torchrun(self._capture.tail(None, "sys"))
+            if found:
+                return found
+        return self._ranks.start + local, code
+
+    def _finish(self, result: dict[str, Any]) -> int:
+        """Tell how it ended, ship what is left, say goodbye; for as long as it takes."""
+        for task in self._regular:
+            task.stop()
+        self._capture.close()
+        self._work.result = result
+        self._beats.update(state="exited", **result)
+        deadline = time.monotonic() + DELIVER_FOR_S
+        delivered = deliver(self._beats, self._shipper, deadline)
+        if delivered:
+            self._work.result = {**result, "delivered": True}
+            shutil.rmtree(self._work.tmp, ignore_errors=True)
+            shutil.rmtree(self._work.root / "input", ignore_errors=True)
+        return 0 if delivered else 5
+
+    def _start_sampling(self) -> None:
+        gpus = self._launch.slots if self._launch.slot_kind == "cuda" else []
+        sampler = Sampler(os.getpid(), self._work.root, gpus)
+        self._regular.append(Every(INTERVAL_S, lambda: self._spools["system"].append([sampler.sample()])))
+        self._regular[-1].start()
+
+    def _sync(self) -> None:
+        for spool in self._spools.values():
+            spool.sync()
+
+    def _report_progress(self) -> dict[str, Any] | None:
+        return self._progress.report()
+
+
+def deliver(beats: Beats, shipper: Shipper, deadline: float) -> bool:
+    """The end of a node: all records first, then the last beat."""
+    if not shipper.drained(deadline - time.monotonic()):
+        return False
+    version = beats.update(final=True)
+    if not beats.delivered(version, deadline - time.monotonic()):
+        return False
+    beats.leave()
+    return True
+
+
+def ended(code: int | None, reason: str | None, *, rank: int | None = None, told: bool = False) -> dict[str, Any]:
+    return {"exit_code": code, "failed_rank": rank, "reason": reason, "told": told}
+
+
+def raise_file_limit() -> None:
+    """Two pipes a worker: large nodes need more than the usual 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def set_up_logging() -> None:
+    # Engines redirect our stderr to agent.log.
+    level = os.environ.get("SHOAL_LOG_LEVEL") or "INFO"
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level)

@@ -1,0 +1,179 @@
+"""What a node needs on its disk before it can start: the source, a copy of its own; datasets and checkpoints, shared and read-only."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shoal.agent.link import Link, backoff
+from shoal.agent.sandbox import Bind
+from shoal.agent.wire import Launch, Mount
+from shoal.core.errors import Corrupt, InvalidSpec, NotFound, Unreachable
+
+INPUT, OUTPUT, CHECKPOINT = "/input", "/output-checkpoint", "/input-checkpoint"
+_ALIASES = {OUTPUT: "/output", CHECKPOINT: "/checkpoint"}
+
+
+class Chunks:
+    """Chunks by hash: from the store's directory on this machine, else from the server."""
+
+    def __init__(self, launch: Launch, link: Link, stopped: Callable[[], bool] = lambda: False):
+        self._store = Path(launch.store_path) if launch.store_path else None
+        self._link, self._stopped = link, stopped
+        self._local = threading.local()
+        self._packs: Any = None
+
+    def get(self, name: str) -> bytes:
+        """The plain bytes, verified."""
+        if self._store is not None and (found := self._from_store(self._store, name)) is not None:
+            return found
+        return self._from_server(name)
+
+    def _from_store(self, store: Path, name: str) -> bytes | None:
+        # By way of the store's leaf modules: LocalStore itself brings pydantic, 150 ms for a source of a few files.
+        from shoal.store.codec import decode
+        from shoal.store.hashing import check_hash, verify
+
+        with suppress(OSError, Corrupt, NotFound):
+            try:
+                stored = (store / "chunks" / check_hash(name)[:2] / name[2:]).read_bytes()
+                codec, payload = stored[0], stored[1:]
+            except (FileNotFoundError, IndexError):
+                found = self._pack_set(store).read(name)
+                if found is None:
+                    return None
+                codec, payload = found
+            plain = decode(codec, payload)
+            verify(name, plain)
+            return plain
+        return None
+
+    def _pack_set(self, store: Path) -> Any:
+        if self._packs is None:
+            from shoal.store.files import LocalBlobs
+            from shoal.store.packset import PackSet
+
+            self._packs = PackSet(LocalBlobs(store), store / "index.db")
+        return self._packs
+
+    def _from_server(self, name: str) -> bytes:
+        from shoal.store.hashing import verify
+
+        link: Link | None = getattr(self._local, "link", None)
+        if link is None:
+            link = self._local.link = self._link.another()
+        for wait in backoff(0.1, 5):
+            try:
+                data = link.get_bytes(f"/chunks/{name}")
+                verify(name, data)
+                return data
+            except Unreachable:
+                if self._stopped():
+                    raise
+                time.sleep(wait)
+        raise AssertionError
+
+
+def write_source(manifest: dict[str, Any], chunks: Chunks, dest: Path) -> None:
+    """Lay out a source anew; in place in one step."""
+    aside = dest.with_name(f"{dest.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    made = {aside}
+    for file in manifest["files"]:
+        path = aside / _safe(file["path"])
+        if path.parent not in made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.add(path.parent)
+        fd = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if file.get("executable") else 0o644
+        )
+        with os.fdopen(fd, "wb") as out:
+            for chunk in file["chunks"]:
+                out.write(chunks.get(chunk["hash"]))
+    shutil.rmtree(dest, ignore_errors=True)
+    aside.rename(dest)
+
+
+def source_key(manifest: dict[str, Any]) -> str:
+    """Names the content of a source."""
+    return hashlib.blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> Path:
+    """The mount's content on this machine, shared by all jobs here."""
+    from shoal.core.artifacts import Manifest
+    from shoal.store.materialize import materialize
+
+    home = cache_dir / "data" / mount.manifest_id
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.is_dir():
+            materialize(Manifest.model_validate(mount.manifest), chunks.get, home, verify=False, read_only=True)
+        else:
+            os.utime(home)
+    return home
+
+
+def lay_out(work_dir: Path, job_id: str, mounts: list[tuple[Mount, Path]], *, mounted: bool) -> list[Bind]:
+    """The binds of the runtime contract. `mounted`: they will be mounts; else names to rewrite, and links stand in for mounts."""
+    output = work_dir / "output-checkpoint"
+    output.mkdir(exist_ok=True)
+    datasets = {m.path.removeprefix(f"{INPUT}/"): host for m, host in mounts if m.path.startswith(f"{INPUT}/")}
+    folder = _input_folder(work_dir / "input", datasets, mounted=mounted)
+    binds = [Bind(INPUT, str(folder)), Bind(OUTPUT, str(output), read_only=False)]
+    for mount, host in mounts:
+        if mounted or not mount.path.startswith(f"{INPUT}/"):
+            binds.append(Bind(mount.path, str(host)))
+    if datasets:
+        binds.append(
+            Bind(
+                f"/netmind_train/datasets/{job_id}",
+                str(next(iter(datasets.values())) if len(datasets) == 1 else folder),
+            )
+        )
+    return binds + [Bind(_ALIASES[b.inside], b.host, b.read_only) for b in binds if b.inside in _ALIASES]
+
+
+def data_path(mounts: list[Mount]) -> str | None:
+    """What --data and DATA_LOCATION say: the dataset, or the folder of all."""
+    found = [m.path for m in mounts if m.path.startswith(f"{INPUT}/")]
+    return None if not found else found[0] if len(found) == 1 else INPUT
+
+
+def checkpoint_path(mounts: list[Mount]) -> str | None:
+    return CHECKPOINT if any(m.path == CHECKPOINT for m in mounts) else None
+
+
+def _input_folder(folder: Path, datasets: dict[str, Path], *, mounted: bool) -> Path:
+    """/input: an entry per dataset; of a single one also its content, as the older dialect has it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, host in datasets.items():
+        if mounted:
+            (folder / _safe(name)).mkdir()
+        else:
+            (folder / _safe(name)).symlink_to(host)
+    if len(datasets) == 1:
+        ((name, host),) = datasets.items()
+        for entry in host.iterdir():
+            if entry.name != name:
+                (folder / entry.name).symlink_to(f"{name}/{entry.name}")
+    return folder
+
+
+def _safe(path: str) -> str:
+    """As core.artifacts.check_path, which would bring pydantic."""
+    if not path or "\\" in path or "\0" in path or any(p in ("", ".", "..") for p in path.split("/")):
+        raise InvalidSpec(f"{path!r} is not a safe relative path.")
+    return path

@@ -1,0 +1,123 @@
+"""The story of an agent: join the gang, prepare, run the workers, tell the server all, leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.agent.link import Link, backoff
+from shoal.agent.wire import JoinReply, Launch
+
+if TYPE_CHECKING:
+    from shoal.agent.node import WorkDir
+
+_JOIN_LEAST_S, _JOIN_MOST_S = 0.05, 0.5
+_PORTS = (20000, 32700)
+"""Below the range the kernel hands out by itself, so that no outgoing connection takes the port meanwhile."""
+
+
+def main(args: list[str]) -> int:
+    if len(args) == 2 and args[0] == "--salvage":
+        from shoal.agent.salvage import salvage
+
+        return salvage(Path(args[1]))
+    if len(args) != 1:
+        print(__doc__, "\nusage: python -m shoal.agent LAUNCH_FILE | --salvage WORK_DIR", file=sys.stderr)
+        return 2
+    return run(Path(args[0]))
+
+
+def run(launch_file: Path) -> int:
+    launch = Launch.read(launch_file)
+    _own_session()
+    _log_to(Path(launch.work_dir))
+    # What comes after joining is imported while the server answers.
+    warm = threading.Thread(target=_warm_up, daemon=True)
+    warm.start()
+    from shoal.agent.node import Busy, WorkDir
+
+    work = WorkDir(Path(launch.work_dir))
+    try:
+        work.lock()
+    except Busy as error:
+        print(error, file=sys.stderr)
+        return 3
+    work.sign_in()
+    work.keep_launch(launch_file)
+    link = Link(launch.url, launch.token, launch.server_file)
+    join = _join(link, work)
+    if join is None:
+        return 4
+    warm.join()
+    from shoal.agent.attempt import Node
+
+    return Node(launch, join, work, link).run()
+
+
+def _join(link: Link, work: WorkDir) -> JoinReply | None:
+    """Ask until the whole gang is there. None if the server does not want us."""
+    from shoal.core.boot import boot_id
+    from shoal.core.errors import ShoalError, Unreachable
+
+    asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
+    body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
+    while True:
+        try:
+            body["address"] = link.local_address()
+            reply = JoinReply(link.post("/join", body))
+            if reply.ready:
+                return reply
+        except (Unreachable, OSError) as error:
+            print(f"join: {error}", file=sys.stderr)
+        except ShoalError as error:
+            print(f"join refused: {error.code}: {error.message}", file=sys.stderr)
+            work.result = {"delivered": True, "reason": f"join refused: {error.code}"}
+            return None
+        time.sleep(next(asks))
+
+
+def free_port() -> int:
+    import random
+
+    chosen = random.SystemRandom()
+    while True:
+        port = chosen.randrange(*_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:
+                continue
+
+
+def _own_session() -> None:
+    """Out of reach of the terminal and of whoever started us; heir of every orphan below."""
+    from shoal.agent.inner import become_subreaper
+
+    try:
+        os.setsid()
+    except PermissionError:
+        pass  # Already the leader of one.
+    become_subreaper()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # Until there are workers to stop, these simply end the agent; Node takes them over.
+
+
+def _log_to(work_dir: Path) -> None:
+    """Our own output goes to agent.log, whoever started us."""
+    work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(work_dir / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _warm_up() -> None:
+    import shoal.agent.attempt
+    import shoal.store.codec  # noqa: F401

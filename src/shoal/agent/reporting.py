@@ -1,0 +1,216 @@
+"""The two threads that talk to the server while workers run: beats (short, never late) and shipping (all that was spooled)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.agent.link import Link, backoff
+from shoal.agent.spool import Batch, Spool
+from shoal.agent.wire import BEAT_INTERVAL_S, BeatReply
+from shoal.core.errors import AuthError, Fenced, NotFound, OutOfSequence, ShoalError, Unreachable
+
+logger = logging.getLogger(__name__)
+
+SHIP_EVERY_S = 0.5
+_SHIP_FIRST_S = 0.01
+_REFUSED_S = 30.0
+"""A server that does not know our token for so long has truly forgotten us; less may be a restart."""
+_MAX_REFUSALS = 10
+_PATIENT_S = 30.0
+
+
+class Orders:
+    """What the server or a signal wants of this node. Setting one wakes the main thread through a pipe."""
+
+    def __init__(self) -> None:
+        self.wake_r, self.wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.grace_s = 10.0
+        self.stop = False
+        self.fenced = False
+
+    @property
+    def stop_grace_s(self) -> float | None:
+        return self.grace_s if self.stop else None
+
+    @property
+    def any(self) -> bool:
+        return self.stop or self.fenced
+
+    def give(self, *, stop: bool = False, fenced: bool = False) -> None:
+        self.stop, self.fenced = self.stop or stop, self.fenced or fenced
+        self.wake()
+
+    def wake(self) -> None:
+        try:
+            os.write(self.wake_w, b"x")
+        except BlockingIOError:
+            pass
+
+    def clear_wake(self) -> None:
+        try:
+            while os.read(self.wake_r, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+
+class Beats(threading.Thread):
+    """Sends the node's state every second, and at once when it changes; passes the server's orders on."""
+
+    def __init__(self, link: Link, orders: Orders, progress: Callable[[], dict[str, Any] | None]):
+        super().__init__(name="beats", daemon=True)
+        self._link, self._orders, self._progress = link, orders, progress
+        self._changed = threading.Condition()
+        self._body: dict[str, Any] = {"state": "preparing"}
+        self._version = 1
+        self._delivered = 0
+        self._refused_since: float | None = None
+        self._leaving = False
+
+    def update(self, **fields: Any) -> int:
+        """Say this from now on; returns a number for `delivered`."""
+        with self._changed:
+            self._body.update(fields)
+            self._version += 1
+            self._changed.notify_all()
+            return self._version
+
+    def delivered(self, version: int, timeout_s: float) -> bool:
+        """Wait until the server has heard it, or will never hear of us again."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._delivered >= version or self._leaving, timeout_s)
+
+    def leave(self) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        waits = backoff(0.2, BEAT_INTERVAL_S)
+        started = time.monotonic()
+        while not self._leaving:
+            with self._changed:
+                version, body = self._version, dict(self._body)
+            body["progress"] = self._progress()
+            try:
+                self._obey(BeatReply(self._link.post("/beat", body)))
+                waits, pause = backoff(0.2, BEAT_INTERVAL_S), BEAT_INTERVAL_S
+                self._refused_since = None
+                with self._changed:
+                    self._delivered = max(self._delivered, version)
+                    self._changed.notify_all()
+            except ShoalError as error:
+                self._refuse(error)
+                # After the end only the news of it is left to bring, and there is time.
+                pause = next(waits) if time.monotonic() - started < 600 or body["state"] != "exited" else _PATIENT_S
+            with self._changed:
+                self._changed.wait_for(lambda v=version: self._version > v or self._leaving, pause)  # type: ignore[misc]
+
+    def _obey(self, reply: BeatReply) -> None:
+        self._orders.grace_s = reply.grace_s
+        if reply.stop or reply.fenced:
+            self._orders.give(stop=reply.stop, fenced=reply.fenced)
+
+    def _refuse(self, error: ShoalError) -> None:
+        logger.info("beat: %s", error.message)
+        if isinstance(error, Unreachable):
+            return
+        if isinstance(error, Fenced):
+            self._orders.give(fenced=True)
+        elif isinstance(error, AuthError | NotFound):
+            now = time.monotonic()
+            self._refused_since = self._refused_since or now
+            if now - self._refused_since < _REFUSED_S:
+                return
+            self._orders.give(fenced=True)
+            self.leave()
+
+
+class Shipper(threading.Thread):
+    """Brings spooled records to the server, in order; each exactly once by its number."""
+
+    def __init__(self, link: Link, spools: dict[str, Spool]):
+        super().__init__(name="shipper", daemon=True)
+        self._link, self._spools = link, spools
+        self._news = threading.Event()
+        self._lock = threading.Condition()
+        self._refused: dict[str, int] = {}
+        self._hurry = False
+        for spool in spools.values():
+            spool.on_append = self._news.set
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left that the server would take."""
+        return all(
+            spool.empty for stream, spool in self._spools.items() if self._refused.get(stream, 0) < _MAX_REFUSALS
+        )
+
+    def drained(self, timeout_s: float) -> bool:
+        """Wait until everything is shipped; called when nothing more is coming."""
+        self._hurry = True
+        self._news.set()
+        with self._lock:
+            return self._lock.wait_for(lambda: self.done, timeout_s)
+
+    def run(self) -> None:
+        import zstandard
+
+        compress = zstandard.ZstdCompressor(level=3).compress
+        waits, last = backoff(0.2, 5.0), 0.0
+        while True:
+            self._news.wait()
+            if not self._hurry:
+                # The first line after a silence goes out at once; what follows it travels together.
+                time.sleep(max(_SHIP_FIRST_S, min(SHIP_EVERY_S, SHIP_EVERY_S - (time.monotonic() - last))))
+            self._news.clear()
+            try:
+                for stream, spool in self._spools.items():
+                    while self._refused.get(stream, 0) < _MAX_REFUSALS and (batch := spool.read()) is not None:
+                        self._ship(stream, spool, batch, compress)
+                waits, last = backoff(0.2, 5.0), time.monotonic()
+            except Unreachable as error:
+                logger.info("shipping: %s", error.message)
+                self._news.set()
+                time.sleep(next(waits))
+            with self._lock:
+                self._lock.notify_all()
+
+    def _ship(self, stream: str, spool: Spool, batch: Batch, compress: Callable[[bytes], bytes]) -> None:
+        path = f"/segments/{stream}?seq_first={batch.first}&count={batch.records}"
+        try:
+            reply = self._link.post_bytes(path, compress(batch.body))
+            spool.ack(int(reply["next_seq"]))
+            self._refused.pop(stream, None)
+        except OutOfSequence as error:
+            spool.ack(int(error.details["next_seq"]))
+        except Unreachable:
+            raise
+        except ShoalError as error:
+            self._refused[stream] = self._refused.get(stream, 0) + (_MAX_REFUSALS if isinstance(error, Fenced) else 1)
+            logger.warning("stream %s refused: %s", stream, error.message)
+            raise Unreachable(error.message) from error
+
+
+class Every(threading.Thread):
+    """Calls something again and again; errors are logged, never raised."""
+
+    def __init__(self, interval_s: float, work: Callable[[], None]):
+        super().__init__(name=f"every {interval_s:g} s", daemon=True)
+        self._interval_s, self._work = interval_s, work
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(self._interval_s):
+            try:
+                self._work()
+            except Exception:
+                logger.exception("a regular task failed")
+
+    def stop(self) -> None:
+        self._end.set()

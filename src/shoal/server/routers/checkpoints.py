@@ -1,0 +1,48 @@
+"""Checkpoints: list, look, fetch, push, keep, delete."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from shoal.core.checkpoints import CheckpointCommitted, CheckpointKeep, CheckpointPush, CheckpointView
+from shoal.server.context import Ctx
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import checkpoints
+
+router = APIRouter(prefix="/workspaces/{workspace}/checkpoints", tags=["checkpoints"])
+
+
+@router.get("")
+def list_checkpoints(ctx: Ctx, access: Viewer, job: str | None = None) -> list[CheckpointView]:
+    """Checkpoints of the workspace or of one job, oldest first."""
+    return checkpoints.list_checkpoints(ctx, access, job)
+
+
+@router.post("", status_code=201)
+def push(ctx: Ctx, access: Worker, request: CheckpointPush) -> CheckpointCommitted:
+    """Bring a checkpoint from elsewhere; `missing` lists chunks to upload first."""
+    return checkpoints.push(ctx, access, request)
+
+
+@router.get("/{checkpoint:path}/manifest")
+def manifest(ctx: Ctx, access: Viewer, checkpoint: str) -> Response:
+    """The manifest: files and the chunks they are made of."""
+    return Response(checkpoints.manifest(ctx, access, checkpoint), media_type="application/json")
+
+
+@router.post("/{checkpoint:path}/keep")
+def keep(ctx: Ctx, access: Worker, checkpoint: str, request: CheckpointKeep) -> CheckpointView:
+    """Protect a checkpoint from retention, or stop doing so."""
+    return checkpoints.keep(ctx, access, checkpoint, request.keep)
+
+
+@router.get("/{checkpoint:path}")
+def inspect(ctx: Ctx, access: Viewer, checkpoint: str) -> CheckpointView:
+    """One checkpoint: its id, the name it was pushed under, or JOB/NAME."""
+    return checkpoints.get(ctx, access, checkpoint)
+
+
+@router.delete("/{checkpoint:path}", status_code=204)
+def delete(ctx: Ctx, access: Worker, checkpoint: str) -> None:
+    """Remove a checkpoint."""
+    checkpoints.delete(ctx, access, checkpoint)

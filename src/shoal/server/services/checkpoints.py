@@ -1,0 +1,250 @@
+"""Checkpoints: captured by agents, pushed by people, kept by retention, chosen for resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.artifacts import FileEntry, Manifest
+from shoal.core.checkpoints import (
+    CheckpointCommit,
+    CheckpointCommitted,
+    CheckpointFacts,
+    CheckpointPush,
+    CheckpointView,
+    Retention,
+)
+from shoal.core.errors import Corrupt, Fenced, NotFound
+from shoal.core.ids import new_id
+from shoal.core.schema import utcnow
+from shoal.server.context import Context
+from shoal.server.models.artifacts import Checkpoint
+from shoal.server.models.jobs import Attempt, Job
+from shoal.server.policy import Access, AgentIdentity
+from shoal.server.services import chunks, find
+from shoal.server.services.events import tell
+from shoal.store.manifest import chunk_hashes, dump_manifest
+
+
+def capture(ctx: Context, who: AgentIdentity, request: CheckpointCommit) -> CheckpointCommitted:
+    """An agent's complete checkpoint: visible in one step, or not at all; refused from a fenced attempt."""
+    with ctx.db.read() as session:
+        workspace_id = session.get_one(Job, who.job_id).workspace_id
+        _refuse_fenced(session, who)
+    lacking = ctx.store.missing(chunk_hashes(request.manifest))
+    if lacking:
+        return CheckpointCommitted(missing=sorted(lacking))
+    manifest_id = ctx.store.put_manifest(request.manifest)
+    chunks.own(ctx, workspace_id, chunk_hashes(request.manifest))
+
+    def work(session: Session) -> CheckpointView:
+        _refuse_fenced(session, who)
+        job = session.get_one(Job, who.job_id)
+        last = _last_of(session, who, request.name)
+        if last is not None and last.manifest_id == manifest_id:
+            return view(last)
+        row = _row(workspace_id, request.name, manifest_id, request.manifest, request.facts)
+        row.job_id, row.job_name, row.attempt, row.node = job.id, job.name, who.attempt, who.node
+        session.add(row)
+        session.flush()
+        step = f" at step {request.facts.step}" if request.facts.step is not None else ""
+        tell(
+            session,
+            job,
+            "checkpoint",
+            f"{request.name}{step} of node {who.node} is safe",
+            attempt=who.attempt,
+            data={"id": row.id},
+        )
+        _retain(session, job, who.node)
+        return view(row)
+
+    made = ctx.db.write(work)
+    ctx.live.job_changed(who.job_id)
+    return CheckpointCommitted(checkpoint=made)
+
+
+def put_chunks(ctx: Context, who: AgentIdentity, body: bytes) -> int:
+    with ctx.db.read() as session:
+        _refuse_fenced(session, who)
+        workspace_id = session.get_one(Job, who.job_id).workspace_id
+    return chunks.put(ctx, workspace_id, body)
+
+
+def push(ctx: Context, access: Access, request: CheckpointPush) -> CheckpointCommitted:
+    lacking = chunks.missing(ctx, access.workspace_id, chunk_hashes(request.manifest))
+    if lacking:
+        return CheckpointCommitted(missing=lacking)
+    manifest_id = ctx.store.put_manifest(request.manifest)
+    row = _row(access.workspace_id, request.name, manifest_id, request.manifest, request.facts)
+    row.kept = True
+
+    def work(session: Session) -> CheckpointView:
+        session.add(row)
+        session.flush()
+        return view(row)
+
+    return CheckpointCommitted(checkpoint=ctx.db.write(work))
+
+
+def list_checkpoints(ctx: Context, access: Access, job: str | None) -> list[CheckpointView]:
+    """Oldest first, as they were written."""
+    query = select(Checkpoint).where(Checkpoint.workspace_id == access.workspace_id).order_by(Checkpoint.id)
+    with ctx.db.read() as session:
+        if job is not None:
+            query = query.where(Checkpoint.job_id == find.job(session, access, job).id)
+        return [view(row) for row in session.scalars(query)]
+
+
+def get(ctx: Context, access: Access, reference: str) -> CheckpointView:
+    with ctx.db.read() as session:
+        return view(find.checkpoint(session, access, reference))
+
+
+def manifest(ctx: Context, access: Access, reference: str) -> bytes:
+    with ctx.db.read() as session:
+        manifest_id = find.checkpoint(session, access, reference).manifest_id
+    return dump_manifest(ctx.store.get_manifest(manifest_id))
+
+
+def keep(ctx: Context, access: Access, reference: str, kept: bool) -> CheckpointView:
+    return _change(ctx, access, reference, lambda row: setattr(row, "kept", kept))
+
+
+def delete(ctx: Context, access: Access, reference: str) -> None:
+    def work(session: Session) -> None:
+        session.delete(find.checkpoint(session, access, reference))
+
+    ctx.db.write(work)
+
+
+def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
+    """(id, manifest) of the newest checkpoint of a job whose every chunk verifies; damaged ones are marked and skipped.
+
+    Parts that several nodes wrote under one name in one attempt are joined, as on a shared disk.
+    """
+    with ctx.db.read() as session:
+        rows = list(
+            session.scalars(
+                select(Checkpoint)
+                .where(Checkpoint.job_id == job_id, Checkpoint.damaged.is_(False))
+                .order_by(Checkpoint.id.desc())
+            )
+        )
+    for row in rows:
+        if row.node not in (0, None) and any(
+            r.name == row.name and r.attempt == row.attempt and r.node == 0 for r in rows
+        ):
+            continue
+        parts = [r for r in rows if r.name == row.name and r.attempt == row.attempt] if row.job_id else [row]
+        try:
+            merged = _merge([ctx.store.get_manifest(p.manifest_id) for p in _newest_per_node(parts)])
+            for name in chunk_hashes(merged):
+                ctx.store.get(name)
+            return row.id, merged
+        except (Corrupt, NotFound) as error:
+            _mark_damaged(ctx, job_id, row.id, str(error))
+    return None
+
+
+def view(row: Checkpoint) -> CheckpointView:
+    facts = CheckpointFacts.model_validate(row.facts)
+    return CheckpointView(
+        id=row.id,
+        name=row.name,
+        job_id=row.job_id,
+        job=row.job_name,
+        attempt=row.attempt,
+        node=row.node,
+        timestamp=row.created_at,
+        size=row.size,
+        files=row.files,
+        manifest_id=row.manifest_id,
+        kept=bool(row.kept),
+        damaged=bool(row.damaged),
+        **facts.model_dump(exclude={"metrics"}),
+    )
+
+
+def _row(workspace_id: str, name: str, manifest_id: str, manifest: Manifest, facts: CheckpointFacts) -> Checkpoint:
+    return Checkpoint(
+        id=new_id("ckpt"),
+        workspace_id=workspace_id,
+        name=name,
+        manifest_id=manifest_id,
+        size=manifest.size,
+        files=len(manifest.files),
+        facts=facts.model_dump(mode="json"),
+        kept=False,
+        damaged=False,
+        created_at=utcnow(),
+    )
+
+
+def _refuse_fenced(session: Session, who: AgentIdentity) -> None:
+    if session.get_one(Attempt, who.attempt_id).fenced:
+        raise Fenced()
+
+
+def _last_of(session: Session, who: AgentIdentity, name: str) -> Checkpoint | None:
+    return session.scalar(
+        select(Checkpoint)
+        .where(
+            Checkpoint.job_id == who.job_id,
+            Checkpoint.attempt == who.attempt,
+            Checkpoint.node == who.node,
+            Checkpoint.name == name,
+        )
+        .order_by(Checkpoint.id.desc())
+        .limit(1)
+    )
+
+
+def _retain(session: Session, job: Job, node: int) -> None:
+    """After a newer checkpoint is safe, and only then, older ones may go. Never the last good one."""
+    policy = Retention(keep_last=job.spec.get("keep_last"), keep_best=job.spec.get("keep_best"))
+    rows = list(
+        session.scalars(
+            select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.node == node).order_by(Checkpoint.id)
+        )
+    )
+    stay = policy.chosen([{"id": r.id, "kept": r.kept, "metrics": r.facts.get("metrics", {})} for r in rows])
+    for row in rows:
+        if row.id not in stay:
+            session.delete(row)
+
+
+def _newest_per_node(parts: list[Checkpoint]) -> list[Checkpoint]:
+    newest: dict[int | None, Checkpoint] = {}
+    for row in parts:  # newest first
+        newest.setdefault(row.node, row)
+    return [newest[node] for node in sorted(newest, key=lambda n: (n is not None, n or 0))]
+
+
+def _merge(manifests: list[Manifest]) -> Manifest:
+    """Of files two nodes both wrote, the lower node's counts."""
+    files: dict[str, FileEntry] = {}
+    for manifest in manifests:
+        for file in manifest.files:
+            files.setdefault(file.path, file)
+    return Manifest(files=[files[path] for path in sorted(files)])
+
+
+def _mark_damaged(ctx: Context, job_id: str, checkpoint_id: str, text: str) -> None:
+    def work(session: Session) -> None:
+        session.get_one(Checkpoint, checkpoint_id).damaged = True
+        job = session.get_one(Job, job_id)
+        tell(session, job, "checkpoint_damaged", f"{checkpoint_id} cannot be used: {text}", data={"id": checkpoint_id})
+
+    ctx.db.write(work)
+
+
+def _change(ctx: Context, access: Access, reference: str, change: Callable[[Checkpoint], None]) -> CheckpointView:
+    def work(session: Session) -> CheckpointView:
+        row = find.checkpoint(session, access, reference)
+        change(row)
+        return view(row)
+
+    return ctx.db.write(work)

@@ -1,0 +1,77 @@
+"""Chunks as a workspace sees them: it may use only those it has brought itself, whatever else the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sqlalchemy import select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import NotFound
+from shoal.server.context import Context
+from shoal.server.models.artifacts import WorkspaceChunk
+from shoal.store.wire import decode_frames, encode_frames
+
+_IN_BATCH = 500
+
+
+def missing(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> list[str]:
+    """What must be sent: not in the store, or not known to be this workspace's."""
+    wanted = list(dict.fromkeys(hashes))
+    with ctx.db.read() as session:
+        known = _known(session, workspace_id, wanted)
+    absent = ctx.store.missing(known)
+    return [h for h in wanted if h not in known or h in absent]
+
+
+def put(ctx: Context, workspace_id: str, body: bytes) -> int:
+    """Store frames of chunks, each verified against its hash; durable on return."""
+    names: list[str] = []
+
+    def frames() -> Iterator[tuple[str, bytes]]:
+        for name, data in decode_frames([body], check=False):  # put_many verifies
+            names.append(name)
+            yield name, data
+
+    ctx.store.put_many(frames())
+    own(ctx, workspace_id, names)
+    return len(names)
+
+
+def get(ctx: Context, workspace_id: str, name: str) -> bytes:
+    return next(data for _, data in get_many(ctx, workspace_id, [name]))
+
+
+def frames(ctx: Context, workspace_id: str, names: list[str]) -> Iterator[bytes]:
+    """Many chunks in one answer. Checked before the first byte goes out, so that a refusal is a plain 404."""
+    return encode_frames(get_many(ctx, workspace_id, names))
+
+
+def get_many(ctx: Context, workspace_id: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
+    with ctx.db.read() as session:
+        unknown = set(names) - _known(session, workspace_id, names)
+    if unknown:
+        raise NotFound(f"There is no chunk '{min(unknown)}' here.")
+    return ((name, ctx.store.get(name)) for name in names)
+
+
+def own(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> None:
+    """Remember that the workspace has brought these."""
+    rows = [{"workspace_id": workspace_id, "hash": bytes.fromhex(h)} for h in dict.fromkeys(hashes)]
+    if rows:
+        ctx.db.write(lambda session: session.execute(insert(WorkspaceChunk).on_conflict_do_nothing(), rows))
+
+
+def _known(session: Session, workspace_id: str, hashes: Iterable[str]) -> set[str]:
+    wanted = [bytes.fromhex(h) for h in hashes]
+    found: set[str] = set()
+    for start in range(0, len(wanted), _IN_BATCH):
+        rows = session.scalars(
+            select(WorkspaceChunk.hash).where(
+                WorkspaceChunk.workspace_id == workspace_id,
+                WorkspaceChunk.hash.in_(wanted[start : start + _IN_BATCH]),
+            )
+        )
+        found.update(h.hex() for h in rows)
+    return found

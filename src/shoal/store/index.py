@@ -1,0 +1,161 @@
+"""Which pack holds which chunk: an SQLite file beside the packs, shared by processes.
+
+It is a cache of the packs' own heads and holds no truth: lost, stale or damaged, it is made again from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from shoal.core.errors import StorageFull
+from shoal.store.packs import PackedChunk
+
+logger = logging.getLogger(__name__)
+
+_SCHEMA = """
+create table if not exists pack (id integer primary key, name text not null unique);
+create table if not exists chunk (hash blob primary key, pack integer not null, offset integer not null,
+    length integer not null, codec integer not null) without rowid;
+create index if not exists chunk_pack on chunk (pack);
+"""
+_FIND = (
+    "select c.hash, p.name, c.offset, c.length, c.codec from chunk c join pack p on p.id = c.pack where c.hash in (?)"
+)
+_ASK = 500
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    pack: str
+    offset: int
+    length: int
+    codec: int
+
+
+class PackIndex:
+    """`path=None`, or a place that may not be written, keeps it in memory."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self.complete = False
+        """Whether the packs' heads have been compared with it since it was opened."""
+
+    def find(self, hashes: Iterable[str]) -> dict[str, Place]:
+        wanted = [bytes.fromhex(h) for h in hashes]
+
+        def look(db: sqlite3.Connection) -> dict[str, Place]:
+            out: dict[str, Place] = {}
+            for at in range(0, len(wanted), _ASK):
+                part = wanted[at : at + _ASK]
+                rows = db.execute(_FIND.replace("?", ",".join("?" * len(part))), part)
+                out.update((row[0].hex(), Place(*row[1:])) for row in rows)
+            return out
+
+        return self._run(look) if wanted and self._exists() else {}
+
+    def add(self, pack: str, entries: Iterable[PackedChunk]) -> None:
+        """A chunk that another pack holds too is from now on read from this one."""
+
+        def write(db: sqlite3.Connection) -> None:
+            with db:
+                db.execute("insert or ignore into pack (name) values (?)", (pack,))
+                (number,) = db.execute("select id from pack where name = ?", (pack,)).fetchone()
+                db.executemany(
+                    "insert or replace into chunk values (?, ?, ?, ?, ?)",
+                    ((bytes.fromhex(e.hash), number, e.offset, e.length, e.codec) for e in entries),
+                )
+
+        self._run(write)
+
+    def drop(self, packs: Iterable[str]) -> None:
+        names = [(name,) for name in packs]
+
+        def write(db: sqlite3.Connection) -> None:
+            with db:
+                db.executemany("delete from chunk where pack = (select id from pack where name = ?)", names)
+                db.executemany("delete from pack where name = ?", names)
+
+        if names:
+            self._run(write)
+
+    def packs(self) -> set[str]:
+        if not self._exists():
+            return set()
+        return self._run(lambda db: {name for (name,) in db.execute("select name from pack")})
+
+    def entries(self, pack: str) -> list[PackedChunk]:
+        """The chunks that are read from this pack."""
+        query = "select hash, offset, length, codec from chunk where pack = (select id from pack where name = ?)"
+        return self._run(lambda db: [PackedChunk(h.hex(), *rest) for h, *rest in db.execute(query, (pack,))])
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _exists(self) -> bool:
+        """False where nothing was ever written: looking must not make folders."""
+        return self._db is not None or self._path is None or self._path.parent.is_dir()
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            try:
+                return work(self._open())
+            except sqlite3.OperationalError as error:
+                if "full" in str(error):
+                    raise StorageFull(
+                        f"The disk holding {self._path} is full. Free some space and try again."
+                    ) from error
+                raise
+            except sqlite3.DatabaseError as error:
+                logger.warning("The pack index %s is damaged (%s); making it again.", self._path, error)
+                self._discard()
+                return work(self._open())
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = self._connect()
+        return self._db
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._path is not None:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                return _connect(str(self._path))
+            except (OSError, sqlite3.OperationalError) as error:
+                logger.debug("The pack index %s cannot be used (%s); keeping one in memory.", self._path, error)
+        return _connect(":memory:")
+
+    def _discard(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        self.complete = False
+        for suffix in ("", "-wal", "-shm") if self._path else ():
+            with suppress(OSError):
+                Path(f"{self._path}{suffix}").unlink()
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30, check_same_thread=False)
+    try:
+        # NORMAL may forget the last rows at a power cut; they are read again from the packs.
+        db.execute("pragma journal_mode = wal")
+        db.execute("pragma synchronous = normal")
+        db.executescript(_SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db

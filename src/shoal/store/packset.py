@@ -1,0 +1,126 @@
+"""All packs of a store: writing, finding and reading the chunks in them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from shoal.core.errors import Corrupt, NotFound
+from shoal.store.blobs import Blob, Blobs
+from shoal.store.hashing import Data
+from shoal.store.index import PackIndex, Place
+from shoal.store.packs import PackedChunk, build_pack, read_head
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "packs/"
+_LOOK_AGAIN_S = 30.0
+"""How often to look for packs written by others, at most; what is not seen yet is only sent twice."""
+
+
+class PackSet:
+    def __init__(self, blobs: Blobs, index_path: Path | None):
+        self._blobs = blobs
+        self.index = PackIndex(index_path)
+        self._looked = float("-inf")
+
+    def write(self, chunks: Sequence[tuple[str, int, Data]]) -> str:
+        """A new pack of (hash, codec, payload), durable when this returns its name."""
+        name, entries, pieces = build_pack(chunks)
+        self._blobs.put([(key(name), pieces)])
+        self.index.add(name, entries)
+        return name
+
+    def find(self, hashes: Iterable[str]) -> dict[str, Place]:
+        """Where these chunks are, as far as they are in packs that exist at this moment."""
+        self.refresh()
+        places = self.index.find(hashes)
+        packs = {place.pack for place in places.values()}
+        here = self._blobs.present([key(p) for p in packs])
+        gone = {p for p in packs if key(p) not in here}
+        self.index.drop(gone)
+        return {h: place for h, place in places.items() if place.pack not in gone}
+
+    def read(self, name: str) -> tuple[int, bytes] | None:
+        """(codec, payload) of a chunk, or None if no pack holds it."""
+        for attempt in range(2):
+            self.refresh(now=attempt > 0)
+            place = self.index.find([name]).get(name)
+            if place is None:
+                continue
+            try:
+                return place.codec, self._blobs.get(key(place.pack), place.offset, place.length)
+            except NotFound:
+                self.index.drop([place.pack])
+        return None
+
+    def read_trash(self, name: str) -> tuple[int, bytes] | None:
+        for blob in self._blobs.list("trash/"):
+            if f"/{PREFIX}" not in blob.key:
+                continue
+            read = partial(self._blobs.get, blob.key)
+            for entry in read_head(blob.key.rpartition("/")[2], read):
+                if entry.hash == name:
+                    return entry.codec, read(entry.offset, entry.length)
+        return None
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Take in packs written by other processes or before a crash, and forget those that are gone."""
+        if self.index.complete and not now and time.monotonic() - self._looked < _LOOK_AGAIN_S:
+            return
+        self._looked = time.monotonic()
+        known = self.index.packs()
+        here = {blob_name(blob) for blob in self._blobs.list(PREFIX)}
+        for name in here - known:
+            try:
+                self.index.add(name, self.head(name))
+            except (Corrupt, NotFound) as error:
+                logger.warning("%s", error.message)
+        self.index.drop(known - here)
+        self.index.complete = True
+
+    def head(self, name: str) -> list[PackedChunk]:
+        """All chunks in a pack, by its own word. Corrupt, NotFound."""
+        return read_head(name, lambda offset, length: self._blobs.get(key(name), offset, length))
+
+    def owned(self, name: str) -> list[PackedChunk]:
+        """The chunks that are read from this pack; others in it have a copy elsewhere."""
+        return self.index.entries(name)
+
+    def all(self) -> Iterator[tuple[Blob, list[PackedChunk]]]:
+        """Each pack with the chunks read from it."""
+        self.refresh(now=True)
+        for blob in self._blobs.list(PREFIX):
+            yield blob, self.owned(blob_name(blob))
+
+    def remove_chunks(self, hashes: Iterable[str]) -> None:
+        """Write packs again without these chunks."""
+        doomed = set(hashes)
+        for pack in {place.pack for place in self.find(doomed).values()}:
+            self.rewrite(pack, doomed)
+            self._blobs.delete([key(pack)])
+            self.index.drop([pack])
+
+    def rewrite(self, pack: str, without: set[str]) -> None:
+        """Copy a pack's chunks into a new one, except these; the old one stays until the caller removes it."""
+        kept = [
+            (e.hash, e.codec, self._blobs.get(key(pack), e.offset, e.length))
+            for e in self.owned(pack)
+            if e.hash not in without
+        ]
+        if kept:
+            self.write(kept)
+
+    def close(self) -> None:
+        self.index.close()
+
+
+def key(name: str) -> str:
+    return f"{PREFIX}{name}"
+
+
+def blob_name(blob: Blob) -> str:
+    return blob.key.removeprefix(PREFIX)

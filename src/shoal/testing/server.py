@@ -1,0 +1,195 @@
+"""A server without a process: its context on a real SQLite file, people to fill it with, and a client for its app.
+
+Nothing here listens, schedules or starts agents; `shoal.testing.live` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+from fastapi import FastAPI
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.artifacts import Chunk, FileEntry, Manifest, SourceCommit
+from shoal.core.ids import new_id
+from shoal.core.jobs import JobSpec
+from shoal.core.people import ALL_SCOPES, Role, Scope
+from shoal.core.schema import utcnow
+from shoal.core.settings import Layout, ServerSettings
+from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.server.context import Context
+from shoal.server.db import Database
+from shoal.server.live import Live
+from shoal.server.models import Base
+from shoal.server.models.jobs import Attempt, Node
+from shoal.server.models.people import Member, Workspace
+from shoal.server.policy import Access, Principal, hash_token
+from shoal.server.services import accounts, chunks, jobs, keys, sources
+from shoal.server.services.guards import Guards, Passwords, use_guards
+from shoal.server.services.vault import Vault
+from shoal.store.hashing import chunk_hash
+from shoal.store.local import LocalStore
+from shoal.store.wire import encode_frames
+
+
+class IdleEngine(Engine):
+    """One machine that never starts anything."""
+
+    def __init__(self, slots: int = 4):
+        self.slots = slots
+
+    def probe(self) -> list[str]:
+        return []
+
+    def capacity(self) -> list[Machine]:
+        return [Machine(name="local", kind="cpu", slots=self.slots)]
+
+    def plan(self, gang: Gang) -> list[Command]:
+        return [Command(machine=node.machine, argv=[]) for node in gang.nodes]
+
+    def start(self, gang: Gang) -> None: ...
+
+    def status(self, attempt_id: str, node: int) -> AgentState:
+        return AgentState.UNKNOWN
+
+    def salvage(self, attempt_id: str, node: int) -> None: ...
+
+    def cancel(self, attempt_id: str) -> None: ...
+
+    def adopt(self) -> set[str]:
+        return set()
+
+    def clean(self, attempt_id: str) -> None: ...
+
+
+def make_context(
+    home: Path, *, private: bool = True, settings: ServerSettings | None = None, engine: Engine | None = None
+) -> Context:
+    """An empty server in `home`, with password hashing made cheap. Close its `db` when done."""
+    layout = Layout(home)
+    db = Database(layout.database)
+    Base.metadata.create_all(db.writer)
+    context = Context(
+        layout=layout,
+        settings=settings or ServerSettings(),
+        private=private,
+        db=db,
+        store=LocalStore(layout.store_dir),
+        vault=Vault(layout.secret_key),
+        engine=engine or IdleEngine(),
+        live=Live(),
+    )
+    use_guards(context, Guards(passwords=Passwords(memory_kib=8, time_cost=1)))
+    return context
+
+
+class AppClient:
+    """Calls an app in this process, as one caller. A bug in the app is a 500 here, as it is for people."""
+
+    def __init__(self, app: FastAPI, token: str | None = None, *, headers: dict[str, str] | None = None,
+                 address: str = "127.0.0.1"):  # fmt: skip
+        self.app, self.address = app, address
+        self.headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(self.address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test/api/v1") as client:
+                return await client.request(method, path, headers=self.headers, **options)
+
+        return anyio.run(send)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
+        return self.request("POST", path, json=json, **options)
+
+    def put(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
+        return self.request("PUT", path, json=json, **options)
+
+    def delete(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("DELETE", path, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    user_id: str
+    email: str
+    workspace_id: str
+    """Their own first workspace, 'default'."""
+    key: str
+    key_id: str
+
+    def access(self, *, workspace_id: str | None = None, role: Role = Role.OWNER) -> Access:
+        principal = Principal(self.user_id, self.email, False, frozenset(ALL_SCOPES), self.key_id)
+        return Access(principal, workspace_id or self.workspace_id, "default", role)
+
+
+def add_person(ctx: Context, email: str, *, is_admin: bool = False) -> Person:
+    """Someone with an account, a workspace and a key to all of it."""
+    token = keys.new_token(keys.KEY_PREFIX)
+
+    def work(session: Session) -> Person:
+        user = accounts.add_user(session, email=email, name="", password_hash=None, is_admin=is_admin)
+        workspace_id = session.scalars(select(Workspace.id).where(Workspace.owner_id == user.id)).one()
+        key = keys.add_key(session, user_id=user.id, name="main", token=token, scopes=ALL_SCOPES)
+        return Person(user.id, email, workspace_id, token, key.id)
+
+    return ctx.db.write(work)
+
+
+def add_member(ctx: Context, workspace_id: str, person: Person, role: Role) -> None:
+    ctx.db.write(lambda s: s.add(Member(workspace_id=workspace_id, user_id=person.user_id, role=role)))
+
+
+def add_key(ctx: Context, person: Person, name: str, *, scopes: list[Scope] | None = None,
+            life: timedelta | None = None, revoked: bool = False) -> str:  # fmt: skip
+    """Another key of a person's; a negative `life` makes it expired."""
+    token = keys.new_token(keys.KEY_PREFIX)
+
+    def work(session: Session) -> None:
+        row = keys.add_key(
+            session, user_id=person.user_id, name=name, token=token, scopes=scopes or ALL_SCOPES, life=life
+        )
+        row.revoked_at = utcnow() if revoked else None
+
+    ctx.db.write(work)
+    return token
+
+
+def add_source(ctx: Context, person: Person, text: bytes = b"print('hello')\n") -> str:
+    """A source with one file, train.py; returns its id."""
+    access, digest = person.access(), chunk_hash(text)
+    chunks.put(ctx, access.workspace_id, b"".join(encode_frames([(digest, text)])))
+    entry = FileEntry(path="train.py", size=len(text), chunks=[Chunk(hash=digest, size=len(text))])
+    return sources.commit(ctx, access, SourceCommit(manifest=Manifest(files=[entry]))).id
+
+
+def add_job(ctx: Context, person: Person, name: str = "a-job") -> str:
+    """A queued job in the person's own workspace; returns its id."""
+    spec = JobSpec(name=name, entry=["train.py"], source_id=add_source(ctx, person))
+    return jobs.submit(ctx, person.access(), spec).id
+
+
+def add_node(ctx: Context, job_id: str) -> str:
+    """A first attempt of one node; returns its agent's token."""
+    token = keys.new_token("shoala_")
+
+    def work(session: Session) -> None:
+        attempt = Attempt(id=new_id("att"), job_id=job_id, number=1, state="starting", num_nodes=1, created_at=utcnow())
+        session.add(attempt)
+        session.flush()
+        node = Node(
+            attempt_id=attempt.id, index=0, machine="local", slots=[0], state="pending", token_hash=hash_token(token)
+        )
+        session.add(node)
+
+    ctx.db.write(work)
+    return token

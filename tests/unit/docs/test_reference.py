@@ -1,0 +1,88 @@
+"""Undocumented means failing: everything a person can type, set or call is looked up in docs/reference."""
+
+import ast
+import re
+from dataclasses import fields
+
+import pytest
+
+generator = pytest.importorskip("generator", reason="needs the server extra")
+
+from generator import api, cli  # noqa: E402
+from generator.__main__ import main as generate  # noqa: E402
+
+from shoal.cli import _errors  # noqa: E402
+from shoal.core.errors import BY_CODE  # noqa: E402
+from shoal.core.jobs import RESERVED_ENV  # noqa: E402
+from shoal.core.settings import ENV_VARS, ServerSettings  # noqa: E402
+
+COMMANDS = {" ".join(path): command for path, command in cli.commands()}
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next of its rank or above."""
+    rank = heading.split(" ")[0]
+    match = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(rank)}}} |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert match, f"no heading {heading!r}"
+    return match[1]
+
+
+def test_the_reference_is_what_the_code_says(capsys):
+    assert generate(["--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_a_meaning_and_an_example(reference, name):
+    text = section(reference["cli"], f"## shoal {name}")
+    assert f"shoal {name}" in text.split("```bash")[1], "no example"
+    for option in cli.options_of(COMMANDS[name]):
+        row = next((line for line in text.splitlines() if f"`{option.names[0]}`" in line), "")
+        assert row and row.rstrip(" |").split("|")[-1].strip() != f"`{option.names[0]}`", f"{option.names[0]} has no meaning"
+        assert cli.help_of(option, COMMANDS[name]), f"{option.names[0]} has no meaning"
+
+
+def test_every_option_of_every_command_is_listed_once(reference):
+    text = section(reference["cli"], "## Options of every command")
+    for option in cli.global_options():
+        assert f"`{option.names[0]}`" in text
+
+
+def test_every_setting_is_documented(reference):
+    text = section(reference["settings"], "## Server settings")
+    for field in fields(ServerSettings):
+        assert re.search(rf"^\| `{field.name}` \|.*\| \S.+ \|$", text, re.MULTILINE), field.name
+
+
+def test_every_environment_variable_in_the_code_is_documented(reference, root):
+    known = reference["settings"] + reference["job-runtime"]
+    used = {v: "ENV_VARS" for v in ENV_VARS} | {v: "RESERVED_ENV" for v in RESERVED_ENV}
+    for file in sorted((root / "src/shoal").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used |= {name: file.name for name in re.findall(r"\bSHOAL_[A-Z_]+[A-Z]\b", node.value)}
+    missing = {name: where for name, where in used.items() if not re.search(rf"\b{name}\b", known)}
+    assert not missing
+
+
+@pytest.mark.parametrize("route", api.routes(), ids=lambda r: f"{'/'.join(sorted(r.methods))} {r.path}")
+def test_every_route_is_documented(reference, route):
+    for method in route.methods:
+        text = section(reference["api"], f"### `{api.heading(route, method)}`")
+        assert text.strip().splitlines()[0] and not text.strip().startswith("- Who"), "no docstring"
+
+
+def test_every_error_code_and_exit_code_is_documented(reference):
+    page = reference["errors"]
+    exits = section(page, "## Exit codes of the command line")
+    for code, error in BY_CODE.items():
+        if code != "error":
+            assert f"| `{code}` | `{error.__name__}` | {error.http_status} | {error.exit_code} |" in page
+        assert f"| `{error.exit_code}` |" in exits
+    for code in (_errors.EXIT_USAGE, _errors.EXIT_BUG, _errors.EXIT_INTERRUPTED, _errors.EXIT_BROKEN_PIPE):
+        assert f"| `{code}` |" in exits
+
+
+def test_every_schema_a_route_names_has_its_fields_listed(reference):
+    for page in ("api", "schemas"):
+        for name in re.findall(r"\[(\w+)\]\((?:schemas\.md)?#\w+\)", reference[page]):
+            assert f"## {name}\n" in reference["schemas"], name
