@@ -60,12 +60,12 @@ def server(tmp_path_factory):
         yield server.start()
 
 
-def workers(server, view):
+def workers(job_id):
     """The live processes of a job, by its id in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SHOAL_JOB_ID") == view["id"] and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("SHOAL_JOB_ID") == job_id and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
@@ -77,10 +77,10 @@ def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server
     name, total = f"outlive-{round_}", 400
     folder = code({"train.py": COUNTING})
     server.cli("training", "run", name, "--dir", str(folder), "--nodes", "2", "--", "train.py", str(total))
-    server.wait_for(name, lambda j: j.status == "running")
+    job_id = server.wait_for(name, lambda j: j.status == "running").id
     for _ in range(2):
         server.kill()
-        assert workers(server, {"id": None}) == []
+        assert workers(job_id)
         server.start()
         server.wait_for(
             name, lambda j: j.status.is_terminal or (j.progress and j.progress.step > random.randint(1, 200))
@@ -88,12 +88,8 @@ def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server
     view = server.wait_for(name, lambda j: j.status.is_terminal, "finishes")
     assert (view.status, view.attempts) == ("succeeded", 1)
     for node in (0, 1):
-        eventually(lambda node=node: len(server.json("training", "logs", name, "--node", str(node))) >= total)
-        texts = [
-            line["text"]
-            for line in server.json("training", "logs", name, "--node", str(node))
-            if line["rank"] is not None
-        ]
+        eventually(lambda node=node: len(server.logs(name, "--node", str(node))) >= total)
+        texts = [line["text"] for line in server.logs(name, "--node", str(node)) if line["rank"] is not None]
         assert texts == [f"step {i}/{total}" for i in range(1, total + 1)]
 
 
@@ -102,7 +98,7 @@ def test_a_job_that_ends_while_the_server_is_down_is_told_when_it_is_back(server
     server.cli("training", "run", "behind", "--dir", str(folder), "--", "train.py", "50")
     view = server.wait_for("behind", lambda j: j.status == "running")
     server.kill()
-    eventually(lambda: not [p for p in workers(server, {"id": view.id}) if "train.py" in " ".join(p.cmdline())])
+    eventually(lambda: not [p for p in workers(view.id) if "train.py" in " ".join(p.cmdline())])
     server.start()
     after = server.wait_for("behind", lambda j: j.status.is_terminal, "is settled")
     assert (after.status, after.exit_code, after.attempts) == ("succeeded", 0, 1)
@@ -121,7 +117,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
 
     eventually(lambda: len(pids()) == 4, 60)
     job_id = server.inspect(name)["id"]
-    victim = next(p for p in workers(server, {"id": job_id}) if p.environ().get("RANK") == "3")
+    victim = next(p for p in workers(job_id) if p.environ().get("RANK") == "3")
     victim.send_signal(signal.SIGKILL)
     killed_at = time.time()
     view = server.wait_for(name, lambda j: j.status.is_terminal, "recovers", 120)
@@ -139,7 +135,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
     assert second.result == "succeeded"
     text = server.cli("training", "logs", name).stdout
     assert len(re.findall(r"rank \d done in attempt 2", text)) == 4
-    assert workers(server, {"id": job_id}) == []
+    assert workers(job_id) == []
 
 
 def test_restarts_end_when_nothing_gets_further(server, code):
@@ -158,10 +154,10 @@ def test_stopping_a_stubborn_script_leaves_no_process(server, code, round_):
     server.cli("training", "run", name, "--dir", str(folder), "--", "train.py")
     eventually(lambda: "stubborn" in server.cli("training", "logs", name).stdout)
     view = server.inspect(name)
-    assert len(workers(server, view)) >= 3
+    assert len(workers(view["id"])) >= 3
     server.cli("training", "stop", name, "--wait")
     assert server.inspect(name)["status"] == "stopped"
-    eventually(lambda: workers(server, view) == [], 5)
+    eventually(lambda: workers(view["id"]) == [], 5)
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
@@ -174,7 +170,7 @@ def test_a_killed_agent_leaves_nothing_and_its_last_lines_still_arrive(server, c
     )
     server.cli("training", "run", name, "--dir", str(folder), "--", "train.py")
     view = server.wait_for(name, lambda j: j.status == "running")
-    old = workers(server, {"id": view.id})
+    old = workers(view.id)
     psutil.Process(view.attempt_list[0].nodes[0].pid).kill()
     after = server.wait_for(name, lambda j: j.status.is_terminal, "recovers")
     assert (after.status, after.attempts) == ("succeeded", 2), after.reason

@@ -46,10 +46,10 @@ def test_ranks_meet_and_every_view_agrees(server, code, nodes, accels, launcher)
     assert {k: listed[k] for k in ("id", "status", "nodes", "accels", "exit_code")} == {
         k: view[k] for k in ("id", "status", "nodes", "accels", "exit_code")
     }
-    lines = server.json("training", "logs", name)
+    lines = server.logs(name)
     assert {line["text"] for line in lines if "sum" in line["text"]} == expected
     assert {line["rank"] for line in lines if "sum" in line["text"]} == set(range(world))
-    only = server.json("training", "logs", name, "--rank", str(world - 1))
+    only = server.logs(name, "--rank", str(world - 1))
     assert {line["rank"] for line in only} == {world - 1}
 
 

@@ -28,7 +28,7 @@ from shoal.agent.link import Link
 from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
 from shoal.agent.node import LAUNCH, WorkDir
 from shoal.agent.progress import ProgressReader
-from shoal.agent.reasons import explain, from_torchrun
+from shoal.agent.reasons import explain, from_torchrun, last_error
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
 from shoal.agent.samples import INTERVAL_S, Sampler
 from shoal.agent.sandbox import SETTING, Bind, Mode, Rewriter, choose, forget, wrap
@@ -131,9 +131,12 @@ class Node:
     def _start(self) -> int:
         launch, work = self._launch, self._work
         binds = lay_out(work.root, launch.job_id, self._mounts, mounted=self._mode is not Mode.REWRITE)
-        hide = [str(work.root / LAUNCH)]
+        hide = [work.root / LAUNCH]
         if launch.server_file:
-            hide.append(str(Path(launch.server_file).parent))
+            # The server's keys and database are next to it.
+            hide.append(Path(launch.server_file).parent)
+        needed = [work.root, Path(launch.cache_dir)]
+        hide = [h for h in hide if not any(n.is_relative_to(h) for n in needed)]
         specs = self._specs(binds)
         self._workers.start(
             specs,
@@ -210,7 +213,8 @@ class Node:
         if failure is None:
             if watch.complete and all(e.code == 0 for e in watch.exits):
                 return ended(0, None)
-            return ended(-int(signal.SIGKILL), "the parent process of the workers was killed (out of memory?)")
+            words = last_error(self._capture.tail(None, "sys"))
+            return ended(-int(signal.SIGKILL), f"the launcher of the workers died: {words or 'killed (out of memory?)'}")
         rank, code = self._blame(failure.local, failure.code)
         return ended(code, explain(code, self._capture.tail(rank, "err"), self._capture.tail(rank, "out")), rank=rank)
 

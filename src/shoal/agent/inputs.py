@@ -36,7 +36,25 @@ class Chunks:
         """The plain bytes, verified."""
         if self._store is not None and (found := self._from_store(self._store, name)) is not None:
             return found
-        return self._from_server(name)
+        from shoal.store.hashing import verify
+
+        data = self.ask(f"/chunks/{name}")
+        verify(name, data)
+        return data
+
+    def ask(self, path: str) -> bytes:
+        """A GET to the server, from any thread, for as long as it takes."""
+        link: Link | None = getattr(self._local, "link", None)
+        if link is None:
+            link = self._local.link = self._link.another()
+        for wait in backoff(0.1, 5):
+            try:
+                return link.get_bytes(path)
+            except Unreachable:
+                if self._stopped():
+                    raise
+                time.sleep(wait)
+        raise AssertionError
 
     def _from_store(self, store: Path, name: str) -> bytes | None:
         # By way of the store's leaf modules: LocalStore itself brings pydantic, 150 ms for a source of a few files.
@@ -64,23 +82,6 @@ class Chunks:
 
             self._packs = PackSet(LocalBlobs(store), store / "index.db")
         return self._packs
-
-    def _from_server(self, name: str) -> bytes:
-        from shoal.store.hashing import verify
-
-        link: Link | None = getattr(self._local, "link", None)
-        if link is None:
-            link = self._local.link = self._link.another()
-        for wait in backoff(0.1, 5):
-            try:
-                data = link.get_bytes(f"/chunks/{name}")
-                verify(name, data)
-                return data
-            except Unreachable:
-                if self._stopped():
-                    raise
-                time.sleep(wait)
-        raise AssertionError
 
 
 def write_source(manifest: dict[str, Any], chunks: Chunks, dest: Path) -> None:
@@ -111,17 +112,18 @@ def source_key(manifest: dict[str, Any]) -> str:
 
 def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> Path:
     """The mount's content on this machine, shared by all jobs here."""
-    from shoal.core.artifacts import Manifest
-    from shoal.store.materialize import materialize
-
     home = cache_dir / "data" / mount.manifest_id
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.is_dir():
-            materialize(Manifest.model_validate(mount.manifest), chunks.get, home, verify=False, read_only=True)
-        else:
+        if home.is_dir():
             os.utime(home)
+        else:
+            from shoal.store.manifest import load_manifest
+            from shoal.store.materialize import materialize
+
+            manifest = load_manifest(chunks.ask(f"/manifests/{mount.manifest_id}"))
+            materialize(manifest, chunks.get, home, verify=False, read_only=True)
     return home
 
 

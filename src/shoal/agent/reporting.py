@@ -22,6 +22,7 @@ _REFUSED_S = 30.0
 """A server that does not know our token for so long has truly forgotten us; less may be a restart."""
 _MAX_REFUSALS = 10
 _PATIENT_S = 30.0
+_FIRST_BEAT_S = 0.1
 
 
 class Orders:
@@ -93,6 +94,9 @@ class Beats(threading.Thread):
     def run(self) -> None:
         waits = backoff(0.2, BEAT_INTERVAL_S)
         started = time.monotonic()
+        # Joining told the server that we prepare; in the time a beat takes most nodes are running already.
+        with self._changed:
+            self._changed.wait_for(lambda: self._version > 1, _FIRST_BEAT_S)
         while not self._leaving:
             with self._changed:
                 version, body = self._version, dict(self._body)
@@ -140,7 +144,7 @@ class Shipper(threading.Thread):
         self._news = threading.Event()
         self._lock = threading.Condition()
         self._refused: dict[str, int] = {}
-        self._hurry = False
+        self._hurry = threading.Event()
         for spool in spools.values():
             spool.on_append = self._news.set
 
@@ -153,7 +157,7 @@ class Shipper(threading.Thread):
 
     def drained(self, timeout_s: float) -> bool:
         """Wait until everything is shipped; called when nothing more is coming."""
-        self._hurry = True
+        self._hurry.set()
         self._news.set()
         with self._lock:
             return self._lock.wait_for(lambda: self.done, timeout_s)
@@ -165,9 +169,8 @@ class Shipper(threading.Thread):
         waits, last = backoff(0.2, 5.0), 0.0
         while True:
             self._news.wait()
-            if not self._hurry:
-                # The first line after a silence goes out at once; what follows it travels together.
-                time.sleep(max(_SHIP_FIRST_S, min(SHIP_EVERY_S, SHIP_EVERY_S - (time.monotonic() - last))))
+            # The first line after a silence goes out at once; what follows it travels together.
+            self._hurry.wait(max(_SHIP_FIRST_S, SHIP_EVERY_S - (time.monotonic() - last)))
             self._news.clear()
             try:
                 for stream, spool in self._spools.items():

@@ -63,7 +63,7 @@ def forget(cache_dir: Path) -> None:
     (cache_dir / "sandbox.json").unlink(missing_ok=True)
 
 
-def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[str] = ()) -> list[str]:
+def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[Path] = ()) -> list[str]:
     """The command that runs `argv` with these mounts. `hide`: files and folders that shall look empty inside."""
     if mode is Mode.REWRITE:
         return list(argv)
@@ -73,10 +73,10 @@ def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[
     else:
         args += ["--bind", "/proc", "/proc"]
     for path in hide:
-        if Path(path).is_dir():
-            args += ["--tmpfs", path, "--remount-ro", path]
-        elif Path(path).exists():
-            args += ["--ro-bind", "/dev/null", path]
+        if path.is_dir():
+            args += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        elif path.exists():
+            args += ["--ro-bind", "/dev/null", str(path)]
     for bind in sorted(binds, key=lambda b: b.inside.count("/")):
         args += ["--ro-bind" if bind.read_only else "--bind", bind.host, bind.inside]
     return [*args, "--", *argv]

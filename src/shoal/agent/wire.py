@@ -50,7 +50,6 @@ class Launch(_Wire):
 
 class Mount(_Wire):
     path: str
-    manifest: dict[str, Any]
     manifest_id: str
     name: str
 

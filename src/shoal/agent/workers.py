@@ -28,7 +28,8 @@ FAILURE_GRACE_S = 1.5
 _SETTLE_S = 0.2
 """After a plain exit, wait so long for news of a peer that was killed and caused it."""
 _KILL_PATIENCE_S = 2.0
-_INNER = str(Path(inner.__file__).resolve())
+# Run as compiled a moment ago, where that could be kept: compiling it again takes as long as all it does.
+_INNER = next(p for p in (getattr(inner, "__cached__", None), inner.__file__) if p and Path(p).is_file())
 
 
 class Spec(NamedTuple):

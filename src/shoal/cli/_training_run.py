@@ -58,7 +58,7 @@ def run(
     is one, is installed first. Datasets are at /input/NAME, and what the
     script writes to /output-checkpoint is kept.
 
-    Examples:
+    For example:
 
       shoal training run hello -f -- train.py --lr 3e-4
       shoal training run big --nodes 2 --accels 4 --time-limit 8h -- train.py

@@ -18,7 +18,7 @@ def connect_registry(*, host: str = "github.com", username: str | None = None, t
     The access token is prompted for and kept as a secret. Public
     repositories need no connection.
 
-    Examples:
+    For example:
 
       shoal code-registry connect
       shoal code-registry connect --host gitlab.com --username oauth2
@@ -43,7 +43,7 @@ def connect_registry(*, host: str = "github.com", username: str | None = None, t
 def list_registries() -> None:
     """List the connected git hosts.
 
-    Examples:
+    For example:
 
       shoal code-registry list
     """
@@ -58,7 +58,7 @@ def list_registries() -> None:
 def disconnect(host: str, /) -> None:
     """Forget a git host and its token.
 
-    Examples:
+    For example:
 
       shoal code-registry disconnect github.com
     """

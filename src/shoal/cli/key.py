@@ -23,7 +23,7 @@ def create(
 ) -> None:
     """Make an API key. It is shown this once.
 
-    Examples:
+    For example:
 
       shoal key create laptop
       shoal key create ci --scope read --scope write --expires 30d
@@ -55,7 +55,7 @@ def create(
 def list_keys() -> None:
     """List your API keys.
 
-    Examples:
+    For example:
 
       shoal key list
     """
@@ -77,7 +77,7 @@ def list_keys() -> None:
 def revoke(name: str, /) -> None:
     """Make a key useless, at once and for ever.
 
-    Examples:
+    For example:
 
       shoal key revoke ci
     """

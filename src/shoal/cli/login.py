@@ -24,7 +24,7 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
     The password is prompted for; what is kept (readable by you only) is an
     API key made for this machine. The private local server needs no login.
 
-    Examples:
+    For example:
 
       shoal login --url https://shoal.example.org
       shoal login --url https://shoal.example.org --email ada@example.org
@@ -60,7 +60,7 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
     A server takes sign-ups if its settings allow them; the first account of
     a new server is its admin.
 
-    Examples:
+    For example:
 
       shoal signup --url https://shoal.example.org --email ada@example.org
 
@@ -87,7 +87,7 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
 def logout() -> None:
     """Forget the server and revoke the key that `shoal login` made.
 
-    Examples:
+    For example:
 
       shoal logout
     """
@@ -112,7 +112,7 @@ def logout() -> None:
 def whoami() -> None:
     """Show who you are, on which server and in which workspace.
 
-    Examples:
+    For example:
 
       shoal whoami
       shoal whoami --json

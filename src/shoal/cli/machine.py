@@ -17,7 +17,7 @@ def list_machines() -> None:
     A slot is an accelerator, or a share of the CPU where there is none;
     --accels of `training run` counts slots per node.
 
-    Examples:
+    For example:
 
       shoal machine list
       shoal machine list --json

@@ -24,7 +24,6 @@ app = App(
     help="Train PyTorch models on whatever machines you have.",
     help_format="plaintext",
     version=__version__,
-    suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=(), show_default=False),
 )
 
@@ -49,6 +48,7 @@ for command in (server.up, server.down):
     app.command(command, group=SERVER)
 app.command("shoal.cli.server:app", name="server", group=SERVER, help="The server on this machine.")
 app.command(version.version, group=SERVER)
+app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 for flag in ("--help", "-h", "--version"):
     app[flag].group = (GLOBAL,)
 

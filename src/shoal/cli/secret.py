@@ -17,7 +17,7 @@ def create(name: str, /, *, value_stdin: bool = False) -> None:
 
     It is encrypted at rest, reaches jobs that ask for it, and is never shown.
 
-    Examples:
+    For example:
 
       shoal secret create wandb
       shoal secret create wandb --value-stdin < key.txt
@@ -40,7 +40,7 @@ def create(name: str, /, *, value_stdin: bool = False) -> None:
 def list_secrets() -> None:
     """List the secrets of the workspace, by name only.
 
-    Examples:
+    For example:
 
       shoal secret list
     """
@@ -58,7 +58,7 @@ def list_secrets() -> None:
 def delete(name: str, /) -> None:
     """Forget a secret. Jobs that need it will no longer start.
 
-    Examples:
+    For example:
 
       shoal secret delete wandb
     """

@@ -26,7 +26,7 @@ def start(
 
     Settings given here are remembered for the next start.
 
-    Examples:
+    For example:
 
       shoal server start
       shoal server start --slots 4
@@ -64,7 +64,7 @@ def status() -> int:
 
     Exits 0 if it runs and answers, 6 if not.
 
-    Examples:
+    For example:
 
       shoal server status
       shoal server status --json
@@ -86,7 +86,7 @@ def status() -> int:
 def stop() -> None:
     """Stop the server. Running jobs go on; the next start picks them up again.
 
-    Examples:
+    For example:
 
       shoal server stop
     """
@@ -108,7 +108,7 @@ def stop() -> None:
 def log(*, lines: int = 100) -> None:
     """Show the end of the server's log.
 
-    Examples:
+    For example:
 
       shoal server log
       shoal server log --lines 1000
@@ -133,7 +133,7 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
 
     Does nothing but tell if it runs already.
 
-    Examples:
+    For example:
 
       shoal up
       shoal up --slots 4
@@ -171,7 +171,7 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
 def down() -> None:
     """Stop the server, as `server stop` does. Running jobs go on.
 
-    Examples:
+    For example:
 
       shoal down
     """

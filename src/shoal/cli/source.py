@@ -14,7 +14,7 @@ app = App(name="source")
 def add(name: str, repository: str, /, *, revision: str | None = None) -> None:
     """Name a git repository, to run code from it with --source-name.
 
-    Examples:
+    For example:
 
       shoal source add experiments https://github.com/me/experiments
       shoal source add stable https://github.com/me/experiments --revision v1.2
@@ -38,7 +38,7 @@ def add(name: str, repository: str, /, *, revision: str | None = None) -> None:
 def list_sources() -> None:
     """List the named git repositories of the workspace.
 
-    Examples:
+    For example:
 
       shoal source list
     """
@@ -57,7 +57,7 @@ def list_sources() -> None:
 def delete(name: str, /) -> None:
     """Forget a named git repository. Jobs that used it keep their code.
 
-    Examples:
+    For example:
 
       shoal source delete experiments
     """

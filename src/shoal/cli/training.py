@@ -27,7 +27,7 @@ Status = Literal["queued", "starting", "running", "succeeded", "failed", "stoppe
 def list_jobs(*, status: Status | None = None, search: str | None = None, limit: int = 50) -> None:
     """List the jobs of the workspace, newest first.
 
-    Examples:
+    For example:
 
       shoal training list
       shoal training list --status running
@@ -65,7 +65,7 @@ def list_jobs(*, status: Status | None = None, search: str | None = None, limit:
 def inspect(name: str, /) -> None:
     """Show all about a job: state, progress, resources, attempts, what happened.
 
-    Examples:
+    For example:
 
       shoal training inspect hello
       shoal training inspect hello --json
@@ -98,7 +98,7 @@ def logs(
 
     Ctrl-C leaves the job running.
 
-    Examples:
+    For example:
 
       shoal training logs hello
       shoal training logs hello -f
@@ -140,7 +140,7 @@ def logs(
 def stop(*names: str, wait: bool = False) -> int:
     """Stop jobs: SIGTERM first, SIGKILL after a grace period.
 
-    Examples:
+    For example:
 
       shoal training stop hello
       shoal training stop hello world --wait
@@ -152,6 +152,7 @@ def stop(*names: str, wait: bool = False) -> int:
     wait
         Come back when they have stopped.
     """
+    _demand(names)
     with connect() as client:
 
         def stop_one(name: str) -> object:
@@ -170,7 +171,7 @@ def stop(*names: str, wait: bool = False) -> int:
 def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False) -> int:
     """Delete jobs that have ended, with their logs and history.
 
-    Examples:
+    For example:
 
       shoal training delete hello
       shoal training delete hello world --yes
@@ -182,8 +183,9 @@ def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = 
     yes
         Do not ask.
     """
+    _demand(names)
     shown = ", ".join(f"'{name}'" for name in names)
-    if names and not confirm(f"Delete {shown} with logs and history?", yes=yes):
+    if not confirm(f"Delete {shown} with logs and history?", yes=yes):
         out.say("Nothing was deleted.")
         return 0
     with connect() as client:
@@ -200,7 +202,7 @@ def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = 
 def wait(name: str, /, *, timeout: str | None = None) -> int:
     """Wait until a job has ended; exit 0 if it succeeded, 1 if not, 7 if time ran out.
 
-    Examples:
+    For example:
 
       shoal training wait hello
       shoal training wait hello --timeout 30m
@@ -222,10 +224,13 @@ def wait(name: str, /, *, timeout: str | None = None) -> int:
     return finish(job)
 
 
-def _each(names: tuple[str, ...], act: Callable[[str], object]) -> int:
-    """Do all that can be done; the first failure decides the exit code."""
+def _demand(names: tuple[str, ...]) -> None:
     if not names:
         raise UsageError("Say which jobs.", hint=f"{out.prog} training list")
+
+
+def _each(names: tuple[str, ...], act: Callable[[str], object]) -> int:
+    """Do all that can be done; the first failure decides the exit code."""
     done, first = [], 0
     for name in names:
         try:

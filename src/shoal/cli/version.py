@@ -12,7 +12,7 @@ from shoal.core.settings import Layout
 def version() -> None:
     """Show the version of this program and of the server it would use.
 
-    Examples:
+    For example:
 
       shoal version
       shoal version --json

@@ -18,7 +18,7 @@ app = App(name="workspace")
 def create(name: str, /) -> None:
     """Make a workspace, with you as its owner.
 
-    Examples:
+    For example:
 
       shoal workspace create vision
       shoal workspace use vision
@@ -32,7 +32,7 @@ def create(name: str, /) -> None:
 def list_workspaces() -> None:
     """List the workspaces you are a member of; the one in use is marked.
 
-    Examples:
+    For example:
 
       shoal workspace list
     """
@@ -54,7 +54,7 @@ def list_workspaces() -> None:
 def use(name: str, /) -> None:
     """Work in this workspace from now on (until SHOAL_WORKSPACE or -w says otherwise).
 
-    Examples:
+    For example:
 
       shoal workspace use vision
     """
@@ -80,7 +80,7 @@ def use(name: str, /) -> None:
 def delete(name: str, /, *, yes: bool = False) -> None:
     """Delete a workspace and everything in it.
 
-    Examples:
+    For example:
 
       shoal workspace delete vision
       shoal workspace delete vision --yes
@@ -102,7 +102,7 @@ def delete(name: str, /, *, yes: bool = False) -> None:
 def members() -> None:
     """List who is in the workspace, and as what.
 
-    Examples:
+    For example:
 
       shoal workspace members
       shoal workspace members -w vision
@@ -121,7 +121,7 @@ def members() -> None:
 def invite(email: str, /, *, role: Literal["viewer", "member", "owner"] = "member") -> None:
     """Add a person to the workspace, or change their role.
 
-    Examples:
+    For example:
 
       shoal workspace invite ada@example.org
       shoal workspace invite bob@example.org --role viewer -w vision
@@ -144,7 +144,7 @@ def invite(email: str, /, *, role: Literal["viewer", "member", "owner"] = "membe
 def remove(email: str, /) -> None:
     """Remove a person from the workspace.
 
-    Examples:
+    For example:
 
       shoal workspace remove bob@example.org
     """

@@ -14,7 +14,7 @@ from shoal.core.artifacts import Manifest
 from shoal.core.errors import Corrupt, NotFound, Refused
 from shoal.store.backend import ChunkStore, StoredChunk
 from shoal.store.blobs import Blobs
-from shoal.store.codec import decode, encode
+from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
 from shoal.store.packset import PackSet
@@ -53,9 +53,18 @@ class BlobStore(ChunkStore):
         return stored + self._put_batch(batch)
 
     def get(self, name: str) -> bytes:
-        plain = decode(*self._read(check_hash(name)))
-        verify(name, plain)
-        return plain
+        damaged: Corrupt | None = None
+        for codec, payload in self._copies(check_hash(name)):
+            try:
+                plain = decode(codec, payload)
+                verify(name, plain)
+            except Corrupt as error:
+                damaged = error
+                continue
+            return plain
+        if damaged:
+            raise Corrupt(f"Chunk {name[:12]}… is damaged in the store.", details={"hash": name}) from damaged
+        raise NotFound(f"The store holds no chunk {name[:12]}….", details={"hash": name})
 
     def delete(self, hashes: Iterable[str]) -> None:
         doomed = {check_hash(h) for h in hashes}
@@ -105,8 +114,8 @@ class BlobStore(ChunkStore):
 
     def read_manifest(self, key: str, manifest_id: str) -> Manifest:
         """A manifest under any key (committed or pending), verified."""
-        codec, payload = _split(self.blobs.get(key))
-        data = decode(codec, payload, limit=_MANIFEST_LIMIT)
+        stored = self.blobs.get(key)
+        data = decode(stored[0], stored[1:], limit=_MANIFEST_LIMIT) if stored else b""
         if chunk_hash(data) != manifest_id:
             raise Corrupt(f"Manifest {manifest_id[:12]}… is damaged: its bytes do not match its id.")
         return load_manifest(data)
@@ -120,26 +129,25 @@ class BlobStore(ChunkStore):
             self.blobs.put([(chunk_key(name), [bytes([codec]), payload]) for name, codec, payload in encoded])
         return len(encoded)
 
-    def _read(self, name: str) -> tuple[int, Data]:
-        if place := self.packs.index.find([name]).get(name):
-            try:
-                return place.codec, self.blobs.get(f"packs/{place.pack}", place.offset, place.length)
-            except NotFound:
-                pass
-        try:
-            return _split(self.blobs.get(chunk_key(name)))
-        except NotFound:
-            if found := self.packs.read(name) or self._read_trash(name):
-                return found
-            raise NotFound(f"The store holds no chunk {name[:12]}….", details={"hash": name}) from None
-
-    def _read_trash(self, name: str) -> tuple[int, Data] | None:
-        """A collection that was cut off may have left a chunk there that is needed after all."""
+    def _copies(self, name: str) -> Iterator[tuple[int, bytes]]:
+        """(codec, payload) from wherever the chunk may be, likeliest first."""
+        yield from self.packs.read(name)
+        yield from self._single(chunk_key(name))
+        self.packs.refresh(now=True)
+        yield from self.packs.read(name)
+        # A collection that was cut off may have left a chunk in the trash that is needed after all.
         suffix = f"/{chunk_key(name)}"
-        for blob in self.blobs.list("trash/"):
+        for blob in list(self.blobs.list("trash/")):
             if blob.key.endswith(suffix):
-                return _split(self.blobs.get(blob.key))
-        return self.packs.read_trash(name)
+                yield from self._single(blob.key)
+        yield from self.packs.read_trash(name)
+
+    def _single(self, key: str) -> Iterator[tuple[int, bytes]]:
+        try:
+            stored = self.blobs.get(key)
+        except NotFound:
+            return
+        yield (stored[0], stored[1:]) if stored else (PLAIN, b"")
 
 
 def chunk_key(name: str) -> str:
@@ -153,9 +161,3 @@ def manifest_key(name: str) -> str:
 def key_name(key: str) -> str:
     """The hash in a key made by chunk_key or manifest_key."""
     return "".join(key.split("/")[-2:])
-
-
-def _split(stored: bytes) -> tuple[int, Data]:
-    if not stored:
-        raise Corrupt("An object of the store is empty.")
-    return stored[0], memoryview(stored)[1:]

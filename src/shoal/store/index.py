@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 _SCHEMA = """
 create table if not exists pack (id integer primary key, name text not null unique);
-create table if not exists chunk (hash blob primary key, pack integer not null, offset integer not null,
-    length integer not null, codec integer not null) without rowid;
+create table if not exists chunk (hash blob not null, pack integer not null, offset integer not null,
+    length integer not null, codec integer not null, primary key (hash, pack)) without rowid;
 create index if not exists chunk_pack on chunk (pack);
 """
 _FIND = (
@@ -51,22 +51,21 @@ class PackIndex:
         self.complete = False
         """Whether the packs' heads have been compared with it since it was opened."""
 
-    def find(self, hashes: Iterable[str]) -> dict[str, Place]:
+    def find(self, hashes: Iterable[str]) -> dict[str, list[Place]]:
+        """Every place where each of these is, as far as there is one."""
         wanted = [bytes.fromhex(h) for h in hashes]
 
-        def look(db: sqlite3.Connection) -> dict[str, Place]:
-            out: dict[str, Place] = {}
+        def look(db: sqlite3.Connection) -> dict[str, list[Place]]:
+            out: dict[str, list[Place]] = {}
             for at in range(0, len(wanted), _ASK):
                 part = wanted[at : at + _ASK]
-                rows = db.execute(_FIND.replace("?", ",".join("?" * len(part))), part)
-                out.update((row[0].hex(), Place(*row[1:])) for row in rows)
+                for row in db.execute(_FIND.replace("?", ",".join("?" * len(part))), part):
+                    out.setdefault(row[0].hex(), []).append(Place(*row[1:]))
             return out
 
         return self._run(look) if wanted and self._exists() else {}
 
     def add(self, pack: str, entries: Iterable[PackedChunk]) -> None:
-        """A chunk that another pack holds too is from now on read from this one."""
-
         def write(db: sqlite3.Connection) -> None:
             with db:
                 db.execute("insert or ignore into pack (name) values (?)", (pack,))
@@ -95,7 +94,6 @@ class PackIndex:
         return self._run(lambda db: {name for (name,) in db.execute("select name from pack")})
 
     def entries(self, pack: str) -> list[PackedChunk]:
-        """The chunks that are read from this pack."""
         query = "select hash, offset, length, codec from chunk where pack = (select id from pack where name = ?)"
         return self._run(lambda db: [PackedChunk(h.hex(), *rest) for h, *rest in db.execute(query, (pack,))])
 

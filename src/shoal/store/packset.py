@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,37 +36,33 @@ class PackSet:
         return name
 
     def find(self, hashes: Iterable[str]) -> dict[str, Place]:
-        """Where these chunks are, as far as they are in packs that exist at this moment."""
+        """Where these chunks are, as far as they are in packs that exist at this moment. Of several places, always the same."""
         self.refresh()
-        places = self.index.find(hashes)
-        packs = {place.pack for place in places.values()}
+        found = self.index.find(hashes)
+        packs = {place.pack for places in found.values() for place in places}
         here = self._blobs.present([key(p) for p in packs])
         gone = {p for p in packs if key(p) not in here}
         self.index.drop(gone)
-        return {h: place for h, place in places.items() if place.pack not in gone}
+        left = {h: [place for place in places if place.pack not in gone] for h, places in found.items()}
+        return {h: min(places, key=lambda place: place.pack) for h, places in left.items() if places}
 
-    def read(self, name: str) -> tuple[int, bytes] | None:
-        """(codec, payload) of a chunk, or None if no pack holds it."""
-        for attempt in range(2):
-            self.refresh(now=attempt > 0)
-            place = self.index.find([name]).get(name)
-            if place is None:
-                continue
+    def read(self, name: str) -> Iterator[tuple[int, bytes]]:
+        """(codec, payload) of each copy of a chunk in the packs known so far."""
+        for place in self.index.find([name]).get(name, ()):
             try:
-                return place.codec, self._blobs.get(key(place.pack), place.offset, place.length)
+                yield place.codec, self._blobs.get(key(place.pack), place.offset, place.length)
             except NotFound:
                 self.index.drop([place.pack])
-        return None
 
-    def read_trash(self, name: str) -> tuple[int, bytes] | None:
-        for blob in self._blobs.list("trash/"):
+    def read_trash(self, name: str) -> Iterator[tuple[int, bytes]]:
+        for blob in list(self._blobs.list("trash/")):
             if f"/{PREFIX}" not in blob.key:
                 continue
             read = partial(self._blobs.get, blob.key)
-            for entry in read_head(blob.key.rpartition("/")[2], read):
-                if entry.hash == name:
-                    return entry.codec, read(entry.offset, entry.length)
-        return None
+            with suppress(NotFound, Corrupt):
+                for entry in read_head(blob.key.rpartition("/")[2], read):
+                    if entry.hash == name:
+                        yield entry.codec, read(entry.offset, entry.length)
 
     def refresh(self, *, now: bool = False) -> None:
         """Take in packs written by other processes or before a crash, and forget those that are gone."""
@@ -86,33 +83,27 @@ class PackSet:
         """All chunks in a pack, by its own word. Corrupt, NotFound."""
         return read_head(name, lambda offset, length: self._blobs.get(key(name), offset, length))
 
-    def owned(self, name: str) -> list[PackedChunk]:
-        """The chunks that are read from this pack; others in it have a copy elsewhere."""
-        return self.index.entries(name)
-
     def all(self) -> Iterator[tuple[Blob, list[PackedChunk]]]:
-        """Each pack with the chunks read from it."""
+        """Each pack with the chunks in it that are read from it; a copy of the others lies in another pack."""
         self.refresh(now=True)
         for blob in self._blobs.list(PREFIX):
-            yield blob, self.owned(blob_name(blob))
+            name = blob_name(blob)
+            entries = self.index.entries(name)
+            places = self.find(e.hash for e in entries)
+            yield blob, [e for e in entries if e.hash in places and places[e.hash].pack == name]
 
     def remove_chunks(self, hashes: Iterable[str]) -> None:
         """Write packs again without these chunks."""
         doomed = set(hashes)
-        for pack in {place.pack for place in self.find(doomed).values()}:
-            self.rewrite(pack, doomed)
+        for pack in {place.pack for places in self.index.find(doomed).values() for place in places}:
+            self.copy(pack, [e for e in self.index.entries(pack) if e.hash not in doomed])
             self._blobs.delete([key(pack)])
             self.index.drop([pack])
 
-    def rewrite(self, pack: str, without: set[str]) -> None:
-        """Copy a pack's chunks into a new one, except these; the old one stays until the caller removes it."""
-        kept = [
-            (e.hash, e.codec, self._blobs.get(key(pack), e.offset, e.length))
-            for e in self.owned(pack)
-            if e.hash not in without
-        ]
-        if kept:
-            self.write(kept)
+    def copy(self, pack: str, entries: Sequence[PackedChunk]) -> None:
+        """Write these chunks of a pack into a new one; the old one stays until the caller removes it."""
+        if entries:
+            self.write([(e.hash, e.codec, self._blobs.get(key(pack), e.offset, e.length)) for e in entries])
 
     def close(self) -> None:
         self.index.close()

@@ -34,6 +34,7 @@ class AgentServer:
     def __init__(self, folder: Path, entry: list[str], *, files: dict[str, str | bytes] | None = None, num_nodes: int = 1, **reply: Any):
         self.server_file = folder / "server.json"
         self._chunks: dict[str, bytes] = {}
+        self._manifests: dict[str, bytes] = {}
         self.reply = JoinReply(ready=True, num_nodes=num_nodes, entry=entry, source=self.manifest(files or {}), **reply)
         self.joined: dict[int, JoinRequest] = {}
         self.beats: dict[int, list[tuple[float, BeatRequest]]] = {n: [] for n in range(num_nodes)}
@@ -77,10 +78,12 @@ class AgentServer:
         return Manifest(files=entries)
 
     def mount(self, path: str, files: dict[str, str | bytes]) -> Mount:
-        from shoal.store.manifest import manifest_id
+        from shoal.store.manifest import dump_manifest, manifest_id
 
         manifest = self.manifest(files)
-        return Mount(path=path, manifest=manifest, manifest_id=manifest_id(manifest), name=path.rpartition("/")[2])
+        found = manifest_id(manifest)
+        self._manifests[found] = dump_manifest(manifest)
+        return Mount(path=path, manifest_id=found, name=path.rpartition("/")[2])
 
     def log(self, node: int = 0, *, rank: int | None = None, stream: str | None = None) -> list[str]:
         """Log lines as they would be shown."""
@@ -120,7 +123,8 @@ class AgentServer:
                 if route.startswith("segments/"):
                     stream = route.removeprefix("segments/")
                     return self._segment(node, stream, int(query["seq_first"]), int(query["count"]), body)
-                return self._chunks[route.removeprefix("chunks/")]
+                kind, _, name = route.partition("/")
+                return (self._manifests if kind == "manifests" else self._chunks)[name]
             except KeyError:
                 raise NotFound() from None
             finally:

@@ -82,6 +82,10 @@ class LiveServer:
     def json(self, *args: str, check: int | None = 0) -> Any:
         return json.loads(self.cli(*args, "--json", check=check).stdout)
 
+    def logs(self, job: str, *args: str) -> list[dict[str, Any]]:
+        """The job's lines, as `training logs --json` gives them: one object a line."""
+        return [json.loads(line) for line in self.cli("training", "logs", job, *args, "--json").stdout.splitlines()]
+
     def env(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
         return {**kept, "SHOAL_HOME": str(self.home), "NO_COLOR": "1"}

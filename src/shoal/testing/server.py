@@ -172,9 +172,9 @@ def add_source(ctx: Context, person: Person, text: bytes = b"print('hello')\n") 
     return sources.commit(ctx, access, SourceCommit(manifest=Manifest(files=[entry]))).id
 
 
-def add_job(ctx: Context, person: Person, name: str = "a-job") -> str:
-    """A queued job in the person's own workspace; returns its id."""
-    spec = JobSpec(name=name, entry=["train.py"], source_id=add_source(ctx, person))
+def add_job(ctx: Context, person: Person, name: str = "a-job", *, text: bytes = b"print('hello')\n") -> str:
+    """A queued job in the person's own workspace, running a train.py of this text; returns its id."""
+    spec = JobSpec(name=name, entry=["train.py"], source_id=add_source(ctx, person, text))
     return jobs.submit(ctx, person.access(), spec).id
 
 

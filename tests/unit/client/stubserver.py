@@ -28,9 +28,11 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class Stub:
-    """Answers are taken in order; the last one repeats."""
+    """A route's answer if there is one; else the answers in order, the last one repeating."""
 
     url: str = ""
+    routes: dict[str, Answer] = field(default_factory=dict)
+    """`GET /path`, without the prefix and the query."""
     answers: list[Answer] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     release: threading.Event = field(default_factory=threading.Event)
@@ -39,7 +41,12 @@ class Stub:
     def will(self, *answers: Answer) -> None:
         self.answers = list(answers)
 
-    def take(self) -> Answer:
+    def take(self, method: str, path: str) -> Answer:
+        route = f"{method} {path.partition('?')[0].removeprefix('/api/v1')}"
+        if route in self.routes:
+            return self.routes[route]
+        if not self.answers:
+            return reply(404, {"error": {"code": "not_found", "message": f"no route {route}"}})
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -88,7 +95,7 @@ def running_stub() -> Iterator[Stub]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             made.asked.append(Asked(self.command, self.path, body, dict(self.headers)))
-            made.take()(self)
+            made.take(self.command, self.path)(self)
 
         do_GET = do_POST = do_PUT = do_DELETE = handle_any
 

@@ -37,7 +37,9 @@ def test_every_command_and_option_has_a_meaning_and_an_example(reference, name):
     assert f"shoal {name}" in text.split("```bash")[1], "no example"
     for option in cli.options_of(COMMANDS[name]):
         row = next((line for line in text.splitlines() if f"`{option.names[0]}`" in line), "")
-        assert row and row.rstrip(" |").split("|")[-1].strip() != f"`{option.names[0]}`", f"{option.names[0]} has no meaning"
+        assert row and row.rstrip(" |").split("|")[-1].strip() != f"`{option.names[0]}`", (
+            f"{option.names[0]} has no meaning"
+        )
         assert cli.help_of(option, COMMANDS[name]), f"{option.names[0]} has no meaning"
 
 

@@ -68,7 +68,7 @@ class GitHttp:
         given = base64.b64decode(header.partition(" ")[2]).decode() if header else ""
         return given.partition(":")[2] == self.token
 
-    def _handler(outer):  # noqa: N805
+    def _handler(outer):
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_):
                 pass

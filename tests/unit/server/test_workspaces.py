@@ -40,13 +40,15 @@ def test_odd_names_are_refused(as_anna, name):
     assert as_anna.post("/workspaces", {"name": name}).status_code == 422
 
 
-def test_a_list_counts_jobs_of_that_workspace_only(ctx, as_anna, anna, berta):
+def test_a_list_counts_jobs_and_datasets_of_that_workspace_only(ctx, as_anna, as_berta, anna, berta):
     add_job(ctx, anna, "one")
     add_job(ctx, anna, "two")
     add_job(ctx, berta, "three")
+    for client, name in ((as_anna, "text"), (as_anna, "text"), (as_berta, "images"), (as_berta, "sound")):
+        assert client.post("/workspaces/default/datasets", {"name": name}).status_code == 201
     as_anna.post("/workspaces", {"name": "empty"})
     assert [(w["name"], w["jobs"], w["datasets"]) for w in as_anna.get("/workspaces").json()] == [
-        ("default", 2, 0),
+        ("default", 2, 1),
         ("empty", 0, 0),
     ]
 

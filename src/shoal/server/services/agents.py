@@ -61,7 +61,7 @@ def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
     if changed:
         reply = ctx.db.write(lambda session: _apply(ctx, session, who, request))
         ctx.live.job_changed(who.job_id, schedule=request.state.is_terminal)
-    if request.progress and not reply.fenced:
+    elif request.progress and not reply.fenced:
         _note_progress(ctx, who.job_id, request.progress)
     return reply
 
@@ -172,6 +172,8 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
     node.final = node.final or request.final
     if _differs(node, request) and not NodeState(node.state).is_terminal:
         node.paths = request.paths
+        if request.progress and not attempt.fenced:
+            session.get_one(Job, who.job_id).progress = request.progress.model_dump(mode="json")
         if request.state is NodeState.EXITED:
             attempts.node_ended(
                 session,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -9,7 +11,8 @@ from shoal.core.errors import Forbidden, InvalidName, NameTaken, NotAllowedNow, 
 from shoal.core.ids import is_id
 from shoal.core.people import MemberSet, MemberView, Role, WorkspaceCreate, WorkspaceView
 from shoal.server.context import Context
-from shoal.server.models.jobs import Job
+from shoal.server.models.artifacts import Dataset
+from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Member, User, Workspace
 from shoal.server.policy import Access, Principal
 from shoal.server.services.accounts import add_workspace
@@ -23,27 +26,29 @@ def create_workspace(ctx: Context, principal: Principal, body: WorkspaceCreate) 
         if _owned(session, principal.user_id, body.name):
             raise NameTaken(f"You already have a workspace '{body.name}'.", hint="shoal workspace list")
         row = add_workspace(session, owner_id=principal.user_id, name=body.name)
-        return _view(row, Role.OWNER, jobs=0)
+        return _view(row, Role.OWNER)
 
     return ctx.db.write(work)
 
 
 def list_workspaces(ctx: Context, principal: Principal) -> list[WorkspaceView]:
     jobs = select(func.count()).where(Job.workspace_id == Workspace.id).scalar_subquery()
+    names = func.count(Dataset.name.distinct())
+    datasets = select(names).where(Dataset.workspace_id == Workspace.id).scalar_subquery()
     mine = (
-        select(Workspace, Member.role, jobs)
+        select(Workspace, Member.role, jobs, datasets)
         .join(Member, Member.workspace_id == Workspace.id)
         .where(Member.user_id == principal.user_id)
         .order_by(Workspace.name, Workspace.id)
     )
     with ctx.db.read() as session:
-        return [_view(row, Role(role), jobs=count) for row, role, count in session.execute(mine)]
+        return [_view(row, Role(role), *counts) for row, role, *counts in session.execute(mine)]
 
 
 def delete_workspace(ctx: Context, access: Access) -> None:
     """With its jobs, secrets and members; refused while any of its jobs is not over."""
 
-    def work(session: Session) -> None:
+    def work(session: Session) -> Sequence[str]:
         unfinished = select(Job.name).where(Job.workspace_id == access.workspace_id, Job.ended_at.is_(None))
         if names := session.scalars(unfinished.order_by(Job.id).limit(4)).all():
             shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
@@ -51,11 +56,15 @@ def delete_workspace(ctx: Context, access: Access) -> None:
                 f"Workspace '{access.workspace}' still has unfinished jobs: {shown}.",
                 hint=f"shoal training stop {names[0]}",
             )
+        jobs = select(Job.id).where(Job.workspace_id == access.workspace_id)
+        attempts = session.scalars(select(Attempt.id).where(Attempt.job_id.in_(jobs))).all()
         # Jobs before sources, which they refer to; the rest goes with the workspace.
         session.execute(delete(Job).where(Job.workspace_id == access.workspace_id))
         session.execute(delete(Workspace).where(Workspace.id == access.workspace_id))
+        return attempts
 
-    ctx.db.write(work)
+    for attempt_id in ctx.db.write(work):
+        ctx.engine.clean(attempt_id)
 
 
 def list_members(ctx: Context, access: Access) -> list[MemberView]:
@@ -135,8 +144,8 @@ def _owned(session: Session, user_id: str, name: str) -> str | None:
     return session.scalar(select(Workspace.id).where(Workspace.owner_id == user_id, Workspace.name == name))
 
 
-def _view(row: Workspace, role: Role, *, jobs: int) -> WorkspaceView:
-    return WorkspaceView(id=row.id, name=row.name, role=role, jobs=jobs, datasets=0, created_at=row.created_at)
+def _view(row: Workspace, role: Role, jobs: int = 0, datasets: int = 0) -> WorkspaceView:
+    return WorkspaceView(id=row.id, name=row.name, role=role, jobs=jobs, datasets=datasets, created_at=row.created_at)
 
 
 def _member(user: User, role: Role) -> MemberView:

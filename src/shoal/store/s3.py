@@ -1,0 +1,165 @@
+"""A store in an S3-compatible bucket, through obstore (extra `s3`; imported only here).
+
+`s3://bucket/prefix?endpoint=https://…&region=…`; credentials come from the environment (AWS_ACCESS_KEY_ID, …) or the machine's
+role, never from the URL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from shoal.core.errors import Forbidden, InvalidSpec, MissingExtra, NotFound, Unreachable
+from shoal.store.blobs import Blob, Blobs
+from shoal.store.blobstore import BlobStore
+from shoal.store.hashing import Data
+
+try:
+    import obstore
+    from obstore import exceptions
+    from obstore.store import S3Store as Bucket
+except ImportError as error:
+    raise MissingExtra("S3 stores need the extra 's3'.", hint="pip install 'shoal[s3]'") from error
+
+_THREADS = 16
+_TRIES = 3
+_PARAMETERS = frozenset({"endpoint", "region"})
+
+T = TypeVar("T")
+
+
+class S3Store(BlobStore):
+    """`index_path`: where to keep the pack index of this bucket between runs; without it, it is read again each time."""
+
+    def __init__(self, url: str, *, index_path: Path | None = None, compress: bool = True, timeout_s: float = 30.0):
+        super().__init__(S3Blobs(url, timeout_s=timeout_s), index_path=index_path, compress=compress)
+
+
+class S3Blobs(Blobs):
+    def __init__(self, url: str, *, timeout_s: float = 30.0):
+        self.url = url
+        self._bucket = _open(url, timeout_s)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-s3")
+
+    def put(self, items: Sequence[tuple[str, Sequence[Data]]]) -> None:
+        def one(item: tuple[str, Sequence[Data]]) -> None:
+            data = b"".join(item[1])
+            # One request, never multipart: an upload that is cut off then leaves no paid-for parts behind.
+            self._retried(lambda: obstore.put(self._bucket, item[0], data, use_multipart=False))
+
+        self._each(one, items)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if length == 0:
+            return b""
+
+        def once() -> bytes:
+            if start == 0 and length is None:
+                return bytes(obstore.get(self._bucket, key).bytes())
+            size = obstore.head(self._bucket, key)["size"] - start if length is None else length
+            return bytes(obstore.get_range(self._bucket, key, start=start, length=size))
+
+        return self._retried(once)
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        def one(key: str) -> str | None:
+            try:
+                self._retried(lambda: obstore.head(self._bucket, key))
+            except NotFound:
+                return None
+            return key
+
+        return {key for key in self._each(one, list(keys)) if key is not None}
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        def pages() -> Sequence[Blob]:
+            return [
+                Blob(found["path"], found["size"], found["last_modified"].timestamp())
+                for page in obstore.list(self._bucket, prefix.rstrip("/"))
+                for found in page
+            ]
+
+        yield from self._retried(pages)
+
+    def move(self, key: str, to: str) -> bool:
+        try:
+            self._retried(lambda: obstore.copy(self._bucket, key, to))
+        except NotFound:
+            return False
+        self.delete([key])
+        return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = list(keys)
+        for at in range(0, len(doomed), 1000):
+            part = doomed[at : at + 1000]
+            try:
+                self._retried(lambda part=part: obstore.delete(self._bucket, part))  # type: ignore[misc]
+            except NotFound:
+                continue
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _each(self, work: Callable[[Any], T], items: Sequence[Any]) -> Sequence[T]:
+        if len(items) == 1:
+            return [work(items[0])]
+        return list(self._pool.map(work, items))
+
+    def _retried(self, work: Callable[[], T]) -> T:
+        """obstore tries again by itself where it knows the request to be safe; all of ours are."""
+        for attempt in range(_TRIES):
+            try:
+                with _s3_errors(self.url):
+                    return work()
+            except Unreachable:
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(0.2 * 2**attempt)
+        raise AssertionError
+
+
+def _open(url: str, timeout_s: float) -> Bucket:
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    if parts.scheme != "s3" or not parts.hostname:
+        raise InvalidSpec(f"{url!r} is not an S3 URL: s3://bucket/prefix?endpoint=…&region=…")
+    if parts.username or parts.password or options.keys() - _PARAMETERS:
+        raise InvalidSpec(
+            "An S3 URL takes only 'endpoint' and 'region'; keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    timeout = timedelta(seconds=timeout_s)
+    return Bucket(
+        parts.hostname,
+        prefix=parts.path.strip("/") or None,
+        **options,  # type: ignore[arg-type]
+        virtual_hosted_style_request=False,
+        client_options={
+            "allow_http": options.get("endpoint", "").startswith("http://"),
+            "connect_timeout": timedelta(seconds=min(10.0, timeout_s)),
+            "timeout": timeout,
+        },
+        retry_config={"max_retries": 4, "retry_timeout": 2 * timeout},
+    )
+
+
+@contextmanager
+def _s3_errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound("The store does not hold that object, or the bucket does not exist.") from error
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise Forbidden(f"The S3 service refused the credentials for {url.partition('?')[0]}.") from error
+    except exceptions.BaseError as error:
+        raise Unreachable(f"The S3 service does not answer properly: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

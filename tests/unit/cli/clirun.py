@@ -1,0 +1,16 @@
+"""What running a command in this process gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ran]

@@ -1,0 +1,171 @@
+"""Help, speed, global options and exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clirun import Cli
+from stubserver import Stub, reply
+
+from shoal.cli.main import app, main
+from shoal.core.errors import BY_CODE
+
+HEAVY = ("torch", "fastapi", "sqlalchemy", "httpx", "pydantic", "blake3", "zstandard", "psutil", "asyncio")
+
+
+@pytest.mark.parametrize(
+    "tokens", [["--help"], [], ["training", "--help"], ["training", "run", "--help"], ["--version"]]
+)
+def test_help_imports_nothing_heavy(tokens: list[str]) -> None:
+    code = (
+        "import sys; from shoal.cli.main import main; code = main(sys.argv[1:]); "
+        f"loaded = [m for m in {HEAVY!r} if m in sys.modules]; assert not loaded, loaded; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *tokens], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_arguments_it_shows_three_first_commands(cli: Cli) -> None:
+    ran = cli()
+    assert ran.code == 0
+    assert ran.out.count("\n  shoal ") == 3
+
+
+def every_command(parent: object = app, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name, sub in parent.resolved_commands().items():  # type: ignore[attr-defined]
+        if name.startswith("-"):
+            continue
+        below = every_command(sub, (*path, name))
+        found += below or [(*path, name)]
+    return found
+
+
+@pytest.mark.parametrize("command", every_command(), ids=" ".join)
+def test_every_command_has_help_with_real_examples(cli: Cli, command: tuple[str, ...]) -> None:
+    ran = cli(*command, "--help")
+    assert ran.code == 0
+    assert f"shoal {' '.join(command)}" in ran.out.partition("For example:")[2]
+    assert "--json" in ran.out
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+
+
+def test_help_shows_the_name_it_was_called_by(tmp_path: Path) -> None:
+    alias = tmp_path / "flexai"
+    alias.write_text(f"#!{sys.executable}\nimport sys\nfrom shoal.cli.main import main\nsys.exit(main())\n")
+    alias.chmod(0o755)
+    done = subprocess.run([alias, "training", "run", "--help"], capture_output=True, text=True)
+    assert done.stdout.startswith("Usage: flexai training run")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (["traning"], 'Did you mean "training"?'),
+        (["training", "rnu"], 'Did you mean "run"?'),
+        (["training", "run", "x", "--datset", "d", "--", "t.py"], "Unknown option --datset. Did you mean --dataset?"),
+        (["training", "run", "x", "--affinity", "a", "--", "t.py"], "Unknown option --affinity."),
+        (["training", "run"], "NAME"),
+        (["training", "run", "x", "--accels", "two", "--", "t.py"], "two"),
+        (["training", "run", "x", "--nodes", "0", "--", "t.py"], "at least one node"),
+        (["training", "run", "x", "--accels", "0", "--", "t.py"], "accels"),
+        (["training", "run", "a b", "--", "t.py"], "not a usable job name"),
+        (["training", "run", "--", "t.py"], "needs a name"),
+        (["training", "run", "x", "--time-limit", "soon", "--", "t.py"], "--time-limit"),
+        (["training", "run", "x", "--env", "RANK=1", "--", "t.py"], "RANK is set by Shoal"),
+        (["training", "run", "x", "--env", "A=1", "--secret", "A=s", "--", "t.py"], "both --env and --secret"),
+        (["training", "run", "x", "--zip", "a.zip", "--dir", ".", "--", "t.py"], "exclude each other"),
+        (["training", "list", "--status", "sleeping"], "sleeping"),
+        (["training", "stop"], "Say which jobs"),
+        (["training", "list", "--url", "nonsense"], "not a server address"),
+        (["key", "create", "ci", "--expires", "never"], "--expires"),
+        (["secret", "create", "s"], "no terminal"),
+        (["workspace", "delete", "w"], "--yes"),
+    ],
+)
+def test_bad_usage_is_one_line_a_hint_and_exit_code_2(cli: Cli, tokens: list[str], told: str) -> None:
+    ran = cli(*tokens)
+    assert ran.code == 2
+    assert ran.out == ""
+    first, *rest = ran.err.splitlines()
+    assert first.startswith("error: ")
+    assert told in first
+    assert all(line.startswith("hint: ") for line in rest)
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_every_error_of_the_server_ends_with_its_message_hint_and_exit_code(cli: Cli, stub: Stub, code: str) -> None:
+    cls = BY_CODE[code]
+    stub.will(reply(cls.http_status, cls("What went wrong.", hint="what to do").to_wire()))
+    ran = (
+        cli("training", "delete", "x", "--yes")
+        if cls.http_status in (502, 503, 504)
+        else cli("training", "inspect", "x")
+    )
+    if cls.http_status not in (502, 503, 504):
+        assert ran.err == "error: What went wrong.\nhint: what to do\n"
+    assert ran.code == cls.exit_code
+
+
+def test_no_server_and_no_leave_to_start_one_is_exit_code_6(cli: Cli) -> None:
+    ran = cli("training", "list")
+    assert ran.code == 6
+    assert ran.err.endswith("hint: Start it: shoal server start\n")
+
+
+def test_an_unexpected_exception_leaves_one_line_and_a_crash_file(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash() -> None:
+        raise ZeroDivisionError("secret-value")
+
+    monkeypatch.setattr("shoal.cli.machine.connect", crash)
+    ran = cli("machine", "list")
+    assert ran.code == 70
+    assert "secret-value" not in ran.err
+    assert "Traceback" not in ran.err
+    path = Path(ran.err.rpartition(" ")[2].strip())
+    assert path.is_relative_to(home)
+    assert "ZeroDivisionError" in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("SHOAL_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["machine", "list"])
+
+
+def test_interruption_is_exit_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.cli.machine.connect", interrupt)
+    assert cli("machine", "list").code == 130
+
+
+def test_a_reader_that_leaves_early_is_no_error(stub: Stub) -> None:
+    machine = {"name": "m", "kind": "cpu", "slots_total": 1, "slots_free": 1}
+    stub.will(reply(body={"machines": [machine] * 20_000}))
+    command = f"{sys.executable} -m shoal.cli machine list | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=dict(os.environ))
+    assert done.stdout.startswith("NAME")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["machine", "list", "--json", "--url", "URL", "-w", "vision", "-q"],
+        ["--json", "--url", "URL", "--workspace", "vision", "--quiet", "machine", "list"],
+        ["--url=URL", "machine", "--json", "list"],
+    ],
+)
+def test_global_options_are_taken_anywhere(
+    cli: Cli, stub: Stub, monkeypatch: pytest.MonkeyPatch, tokens: list[str]
+) -> None:
+    monkeypatch.setenv("SHOAL_URL", "http://127.0.0.1:9")
+    stub.will(reply(body={"machines": []}))
+    ran = cli(*(token.replace("URL", stub.url) for token in tokens))
+    assert (ran.code, ran.out) == (0, '{\n  "machines": []\n}\n')

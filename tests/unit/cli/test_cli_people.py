@@ -1,0 +1,148 @@
+"""Signing in, keys, secrets, registries and workspaces."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from clirun import Cli
+from stubserver import Stub, reply
+
+from shoal.core.errors import AuthError, NameTaken
+
+WHEN = "2025-01-31T12:00:00Z"
+USER = {"id": "usr_1", "email": "ada@example.org", "name": "Ada", "is_admin": False, "created_at": WHEN}
+SESSION = {"token": "session-token", "user": USER, "expires_at": WHEN}
+KEY = {
+    "id": "key_1", "name": "cli-x", "scopes": ["read", "write", "admin"], "hint": "abcd", "created_at": WHEN,
+    "expires_at": None, "last_used_at": None, "revoked_at": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hunter2-hunter2\n"))
+
+
+@pytest.fixture
+def server(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Stub:
+    monkeypatch.delenv("SHOAL_API_KEY")
+    monkeypatch.delenv("SHOAL_URL")
+    stub.routes = {
+        "POST /auth/sign-in": reply(body=SESSION),
+        "POST /auth/sign-up": reply(body=SESSION),
+        "POST /auth/sign-out": reply(204, b""),
+        "POST /keys": reply(201, {**KEY, "key": "the-new-key"}),
+        "GET /auth/me": reply(body=USER),
+        "DELETE /keys/key_1": reply(204, b""),
+    }
+    return stub
+
+
+def test_login_trades_the_password_for_a_key_kept_in_a_private_file(
+    cli: Cli, server: Stub, home: Path, typed: None
+) -> None:
+    ran = cli("login", "--url", server.url, "--email", "ada@example.org", "--password-stdin")
+    assert ran.code == 0, ran.err
+    assert server.asked[0].json == {"email": "ada@example.org", "password": "hunter2-hunter2"}
+    kept = json.loads((home / "client.json").read_text())
+    assert kept == {"url": server.url, "key": "the-new-key", "key_id": "key_1"}
+    assert stat.S_IMODE((home / "client.json").stat().st_mode) == 0o600
+    assert "hunter2" not in ran.out + ran.err
+    assert server.asked[-1].path.endswith("/auth/sign-out"), "the session is not left behind"
+
+    assert cli("whoami").code == 0
+    assert server.asked[-1].headers["Authorization"] == "Bearer the-new-key"
+
+    assert cli("logout").code == 0
+    assert server.asked[-1].path.endswith("/keys/key_1")
+    assert json.loads((home / "client.json").read_text()) == {}
+
+
+def test_a_second_login_from_the_same_machine_finds_another_key_name(
+    cli: Cli, server: Stub, typed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = reply(409, NameTaken().to_wire())
+    del server.routes["POST /keys"]
+    server.will(taken, reply(201, {**KEY, "key": "k"}))
+    assert cli("login", "--url", server.url, "--email", "a@b", "--password-stdin").code == 0
+    names = [a.json["name"] for a in server.asked if a.path.endswith("/keys")]
+    assert names[1].startswith(names[0] + "-")
+
+
+def test_login_with_a_key_checks_it_first(cli: Cli, server: Stub, home: Path, typed: None) -> None:
+    server.routes["GET /auth/me"] = reply(401, AuthError("No.").to_wire())
+    assert cli("login", "--url", server.url, "--key-stdin").code == 5
+    assert not (home / "client.json").exists()
+
+
+def test_signup_signs_in(cli: Cli, server: Stub, home: Path, typed: None) -> None:
+    ran = cli("signup", "--url", server.url, "--email", "ada@example.org", "--name", "Ada", "--password-stdin")
+    assert ran.code == 0, ran.err
+    assert "Welcome, Ada" in ran.err
+    assert json.loads((home / "client.json").read_text())["key"] == "the-new-key"
+
+
+def test_logout_forgets_the_key_even_if_the_server_is_away(cli: Cli, server: Stub, home: Path, typed: None) -> None:
+    cli("login", "--url", server.url, "--email", "a@b", "--password-stdin")
+    server.routes["DELETE /keys/key_1"] = reply(401, AuthError("No.").to_wire())
+    ran = cli("logout")
+    assert ran.code == 0
+    assert "could not be revoked" in ran.err
+    assert json.loads((home / "client.json").read_text()) == {}
+
+
+def test_a_new_key_alone_is_on_stdout(cli: Cli, stub: Stub) -> None:
+    stub.will(reply(201, {**KEY, "key": "the-new-key"}))
+    ran = cli("key", "create", "ci", "--scope", "read", "--scope", "write", "--expires", "30d")
+    assert ran.out == "the-new-key\n"
+    assert stub.asked[0].json == {"name": "ci", "scopes": ["read", "write"], "expires_in_s": 2_592_000}
+
+
+@pytest.mark.parametrize(
+    "command", [["secret", "create", "wandb", "--value-stdin"], ["code-registry", "connect", "--token-stdin"]]
+)
+def test_secrets_come_from_stdin_and_are_never_printed(cli: Cli, stub: Stub, typed: None, command: list[str]) -> None:
+    stub.will(
+        reply(body={"name": "wandb", "created_at": WHEN, "updated_at": WHEN, "host": "github.com", "username": "x"})
+    )
+    ran = cli(*command)
+    assert ran.code == 0, ran.err
+    assert "hunter2-hunter2" in stub.asked[0].body.decode()
+    assert "hunter2" not in ran.out + ran.err
+
+
+def test_an_empty_secret_is_refused(cli: Cli, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert cli("secret", "create", "s", "--value-stdin").code == 2
+
+
+def test_a_workspace_is_chosen_only_if_it_exists(cli: Cli, stub: Stub, home: Path) -> None:
+    stub.will(
+        reply(body=[{"id": "ws_1", "name": "vision", "role": "owner", "jobs": 1, "datasets": 0, "created_at": WHEN}])
+    )
+    ran = cli("workspace", "use", "visoin")
+    assert (ran.code, "Did you mean 'vision'?" in ran.err) == (3, True)
+    assert not (home / "client.json").exists()
+    assert cli("workspace", "use", "vision").code == 0
+    assert json.loads((home / "client.json").read_text()) == {"workspace": "vision"}
+
+
+def test_members_are_set_and_removed_by_e_mail(cli: Cli, stub: Stub) -> None:
+    stub.will(reply(body={"user_id": "usr_2", "email": "bob@example.org", "name": "", "role": "viewer"}))
+    assert cli("workspace", "invite", "bob@example.org", "--role", "viewer", "-w", "vision").code == 0
+    assert stub.asked[0].json == {"email": "bob@example.org", "role": "viewer"}
+    stub.will(reply(204, b""))
+    assert cli("workspace", "remove", "bob@example.org").code == 0
+    assert stub.asked[1].path.endswith("/members/bob%40example.org")
+
+
+@pytest.mark.parametrize("noun", ["key", "secret", "source", "code-registry", "workspace"])
+def test_every_noun_lists_as_json_and_as_a_table(cli: Cli, stub: Stub, noun: str) -> None:
+    stub.will(reply(body=[]))
+    assert cli(noun, "list", "--json").out == "[]\n"
+    assert len(cli(noun, "list").out.splitlines()) == 1
