@@ -123,7 +123,8 @@ def _docstring(command: App) -> tuple[str, str]:
     """What it says before its parameters, and its examples."""
     text = inspect.getdoc(command.default_command) or ""
     text = text.split("\nParameters\n")[0]
-    about, _, examples = text.partition("\nExamples:\n")
+    about, *rest = re.split(r"\n(?:For example|Examples):\n", text, maxsplit=1)
+    examples = rest[0] if rest else ""
     paragraphs = [prose(p) for p in about.strip().split("\n\n")]
     return "\n\n".join(paragraphs), textwrap.dedent(examples).strip()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -50,7 +51,7 @@ def main() -> None:
             shown = [(command, record(command, env)) for command in COMMANDS]
         finally:
             subprocess.run(["shoal", "server", "stop"], env=env, check=True, capture_output=True)
-    console = Console(record=True, width=COLUMNS, file=Path(os.devnull).open("w"), legacy_windows=False)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), legacy_windows=False)
     for number, (command, output) in enumerate(shown):
         console.print(Text.assemble("\n" if number else "", ("$ ", "bold cyan"), (command, "bold")))
         console.print(Text.from_ansi(output), soft_wrap=False)
@@ -63,7 +64,12 @@ def record(command: str, env: dict[str, str]) -> str:
     os.set_blocking(ours, True)
     set_size(theirs)
     process = subprocess.Popen(
-        command.split(), cwd=HERE.parents[1] / "examples/quickstart", env=env, stdin=theirs, stdout=theirs, stderr=theirs
+        command.split(),
+        cwd=HERE.parents[1] / "examples/quickstart",
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     data = b""

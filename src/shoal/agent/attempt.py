@@ -204,11 +204,8 @@ class Node:
         self._capture.close()
         if watch.told:
             codes = [e.code for e in watch.exits if e.code != 0]
-            return ended(
-                codes[0] if codes else 0 if watch.exits else None,
-                "fenced" if self._orders.fenced else "stopped",
-                told=True,
-            )
+            code = codes[0] if codes else 0 if watch.complete else -int(signal.SIGKILL)
+            return ended(code, "fenced" if self._orders.fenced else "stopped", told=True)
         failure = watch.failure
         if failure is None:
             if watch.complete and all(e.code == 0 for e in watch.exits):
@@ -231,6 +228,8 @@ class Node:
         for task in self._regular:
             task.stop()
         self._capture.close()
+        if result["reason"]:
+            result["reason"] = self._capture.redact(result["reason"])
         self._work.result = result
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -24,6 +25,8 @@ _READ = 256 << 10
 _OVERHEAD = 48
 """Bytes of a record around its text: empty lines are not free."""
 _TELL_EVERY_S = 5.0
+_RESERVE, _RESERVE_RATE = 32 << 10, 2 << 10
+"""Bytes (and bytes a second) each stream has to itself: a flood on stdout must not swallow the traceback on stderr."""
 
 
 class Capture:
@@ -58,9 +61,7 @@ class Capture:
     def add(self, fd: int, rank: int | None, stream: str) -> None:
         """Read this descriptor from now on, and close it in the end."""
         os.set_blocking(fd, False)
-        with suppress(OSError, ImportError):
-            import fcntl
-
+        with suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)
         with self._lock:
             self._new.append(_Source(fd, rank, stream, Splitter(self._redact, self._redact.longest)))
@@ -68,14 +69,18 @@ class Capture:
 
     def say(self, text: str) -> None:
         """A line of Shoal's own."""
+        text = self.redact(text)
         logger.info("%s", text)
         self._spool.append([_record(time.time(), None, "sys", text.encode("utf-8", "replace"))])
+
+    def redact(self, text: str) -> str:
+        return self._redact(text.encode("utf-8", "replace")).decode()
 
     def tail(self, rank: int | None, stream: str) -> str:
         """The last output of a rank, kept or dropped."""
         with self._lock:
             found = [bytes(s.tail) for s in self._sources if s.rank == rank and s.stream == stream]
-        return self._redact(b"".join(found)).decode("utf-8", "replace")
+        return self.redact(b"".join(found).decode("utf-8", "replace"))
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Take in what the pipes still hold, without waiting for their ends: a daemon may keep one open for ever."""
@@ -145,8 +150,9 @@ class Capture:
         source.remember(data)
         now = time.monotonic()
         # A flood is dropped unseen until there is room for a good piece again: it must cost no time that beats need.
-        if self._bucket.refill(now) < (self._rate / 8 if self._dropped_bytes else _OVERHEAD):
-            self._drop(source.splitter.skip(data), len(data))
+        enough = self._rate / 8 if self._dropped_bytes else _OVERHEAD
+        if max(self._bucket.refill(now), source.reserve.refill(now) * 8) < enough:
+            self._drop(source, source.splitter.skip(data), len(data))
         else:
             self._keep(source, source.splitter.feed(data, now))
         return True
@@ -158,6 +164,8 @@ class Capture:
         with suppress(KeyError, ValueError):
             self._selector.unregister(source.fd)
         os.close(source.fd)
+        if source.missed and self._dropped_lines:
+            self._rescue(source)
         self._keep(source, source.splitter.close())
 
     def _keep(self, source: _Source, lines: list[bytes]) -> None:
@@ -165,21 +173,34 @@ class Capture:
             return
         now, records = time.time(), []
         for number, line in enumerate(lines):
-            if not self._bucket.take(len(line) + _OVERHEAD):
+            cost = len(line) + _OVERHEAD
+            if not (self._bucket.take(cost) or source.reserve.take(cost)):
                 rest = lines[number:]
-                self._drop(len(rest), sum(map(len, rest)))
+                self._drop(source, len(rest), sum(map(len, rest)))
                 break
-            for piece in pieces(self._redact(line)):
-                records.append(_record(now, source.rank, source.stream, piece))
+            source.missed = 0
+            records += self._records(source, line, now)
             if source.rank == self.watched_rank:
                 self.on_line(line)
         self._spool.append(records)
 
-    def _drop(self, lines: int, size: int) -> None:
+    def _records(self, source: _Source, line: bytes, now: float) -> list[bytes]:
+        return [_record(now, source.rank, source.stream, piece) for piece in pieces(self._redact(line))]
+
+    def _drop(self, source: _Source, lines: int, size: int) -> None:
         if not self._dropped_bytes:
             self._told_at = time.monotonic()
+        source.missed += lines
         self._dropped_lines += lines
         self._dropped_bytes += size
+
+    def _rescue(self, source: _Source) -> None:
+        """The last lines of a stream are kept whatever came before them: they say why it ended."""
+        found = source.last_lines()[-min(source.missed, self._dropped_lines) :] if source.missed else []
+        self._dropped_lines -= len(found)
+        self._dropped_bytes = max(1, self._dropped_bytes - sum(map(len, found)))
+        now = time.time()
+        self._spool.append([record for line in found for record in self._records(source, line, now)])
 
     def _tell_dropped(self, now: float) -> None:
         if self._dropped_bytes:
@@ -194,18 +215,26 @@ class Capture:
 class _Source:
     """One stream of one rank."""
 
-    __slots__ = ("ended", "fd", "rank", "splitter", "stream", "tail", "total")
+    __slots__ = ("ended", "fd", "missed", "rank", "reserve", "splitter", "stream", "tail", "total")
 
     def __init__(self, fd: int, rank: int | None, stream: str, splitter: Splitter):
         self.fd, self.rank, self.stream, self.splitter = fd, rank, stream, splitter
         self.tail = bytearray()
         self.total = 0
+        self.missed = 0
+        """Lines dropped since the last one kept."""
         self.ended = False
+        self.reserve = TokenBucket(_RESERVE_RATE, _RESERVE, time.monotonic())
 
     def remember(self, data: bytes) -> None:
         self.tail += data[-TAIL_BYTES:]
         if len(self.tail) > TAIL_BYTES:
             del self.tail[:-TAIL_BYTES]
+
+    def last_lines(self) -> list[bytes]:
+        """The whole lines in the tail."""
+        lines = bytes(self.tail).split(b"\n")[:-1]
+        return lines if self.total <= TAIL_BYTES else lines[1:]
 
 
 def _record(at: float, rank: int | None, stream: str, text: bytes) -> bytes:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,11 +84,16 @@ def _usage(error: CycloptsError) -> tuple[str, str]:
 
 
 def _near(option: str, known: list[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(option, known, n=1, cutoff=0.75)
     return f" Did you mean {close[0]}?" if close else ""
 
 
 def _crash_hint(error: Exception) -> str:
+    import tempfile
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     path = Layout().root / "crashes" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:

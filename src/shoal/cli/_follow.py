@@ -44,7 +44,11 @@ class LogOptions:
 
     def _prefix(self, line: LogLine) -> str:
         """Who said it, where there are several; nothing to strip where there is one."""
-        stamp = f"{datetime.fromtimestamp(line.at).astimezone():%Y-%m-%dT%H:%M:%S.%f%z} " if self.timestamps else ""
+        stamp = (
+            f"{datetime.fromtimestamp(line.at).astimezone().isoformat(timespec='milliseconds')} "
+            if self.timestamps
+            else ""
+        )
         if line.rank is None:
             return f"{stamp}[node{line.node}] "
         return f"{stamp}[rank{line.rank}] " if self.num_workers > 1 and self.rank is None else stamp
@@ -134,8 +138,10 @@ class _Watch:
 
     def _detail(self, job: JobSummary) -> str:
         if job.status is JobState.QUEUED:
-            waiting = self.client.jobs.get(job.id).waiting
-            return clean(waiting) if waiting else ""
+            try:
+                return clean(self.client.jobs.get(job.id).waiting or "")
+            except Unreachable:
+                return ""  # nice to know, not worth ending for
         return f"(attempt {job.attempts})" if job.attempts > 1 else ""
 
     def _tell_progress(self, progress: Progress) -> None:

@@ -128,4 +128,4 @@ def _when(moment: datetime | None) -> str | None:
 def _clock(event: EventView, start: datetime) -> str:
     if not out.is_terminal:
         return timestamp(event.at)
-    return f"{'+' + duration(max(0.0, (event.at - start).total_seconds())):>12}"
+    return f"{'+' + duration(max(0.0, (event.at - start).total_seconds())):>10}"

@@ -26,6 +26,7 @@ MAX_FILES = 100_000
 _SUFFIXES = (".py", ".sh")
 _REDRAW_S = 0.1
 _COMMIT_TRIES = 3
+_WORTH_A_BAR = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,6 @@ class _UploadBar:
         with self._lock:
             self._done += num_bytes
             now = time.monotonic()
-            if self._total and now - self._drawn_at > _REDRAW_S:
+            if self._total > _WORTH_A_BAR and now - self._drawn_at > _REDRAW_S:
                 self._drawn_at = now
                 out.stick(f"Uploading {bar(self._done / self._total)} {size(self._done)} of {size(self._total)}")

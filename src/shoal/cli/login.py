@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from shoal.cli._output import out
 from shoal.cli._prompt import ask, ask_secret
-from shoal.cli._session import connect, session
+from shoal.cli._session import connect, local_key, session
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
     from shoal.client import Client
-    from shoal.core.people import SessionView, UserView
+    from shoal.core.people import SessionView
 
 
 def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: bool = False) -> None:
@@ -50,7 +50,8 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
         password = ask_secret("Password", from_stdin=password_stdin, option="--password-stdin")
         with _client(url, None) as client:
             signed_in = client.auth.sign_in(email, password)
-        user = _keep_key(url, signed_in)
+        user = signed_in.user
+        _keep_key(url, signed_in)
     out.show({"url": url, "user": user}, lambda: out.say(f"Signed in to {url} as {user.email}."))
 
 
@@ -58,7 +59,8 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
     """Make an account on a server and sign in to it.
 
     A server takes sign-ups if its settings allow them; the first account of
-    a new server is its admin.
+    a shared server is its admin. An admin makes accounts for others in the
+    same way, and stays signed in as themselves.
 
     For example:
 
@@ -67,21 +69,30 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
     Parameters
     ----------
     email
-        Your address.
+        The account's address.
     name
-        How others see you.
+        How others see them.
     password_stdin
         Read the password (at least 10 characters) from stdin instead of asking.
     """
+    from shoal.client.config import find_target
+
     url = _server_to_sign_in_to()
     email = email or ask("E-mail: ")
     password = ask_secret("Password", from_stdin=password_stdin, option="--password-stdin", twice=True)
-    with _client(url, os.environ.get("SHOAL_API_KEY")) as client:
+    layout = Layout()
+    key = find_target(layout, url=url).key or local_key(layout, url)
+    with _client(url, key) as client:
         signed_up = client.auth.sign_up(email, password, name)
-    user = _keep_key(url, signed_up)
-    out.show(
-        {"url": url, "user": user}, lambda: out.say(f"Welcome, {user.name or user.email}. You are signed in to {url}.")
-    )
+    user = signed_up.user
+    if key is None:
+        _keep_key(url, signed_up)
+        told = f"Welcome, {user.name or user.email}. You are signed in to {url}."
+    else:
+        with _client(url, signed_up.token) as client:
+            client.auth.sign_out()
+        told = f"Made an account for {user.email}. They sign in with: {out.prog} login --url {url} --email {user.email}"
+    out.show({"url": url, "user": user}, lambda: out.say(told))
 
 
 def logout() -> None:
@@ -150,7 +161,7 @@ def _server_to_sign_in_to() -> str:
     return url
 
 
-def _keep_key(url: str, signed_in: SessionView) -> UserView:
+def _keep_key(url: str, signed_in: SessionView) -> None:
     """Trade the short-lived session for a key of this machine."""
     from shoal.core.errors import NameTaken
 
@@ -166,7 +177,6 @@ def _keep_key(url: str, signed_in: SessionView) -> UserView:
             raise UsageError(f"A key named {name!r} exists already.", hint=f"{out.prog} key list")
         client.auth.sign_out()
     _remember(url, made.key, made.id)
-    return signed_in.user
 
 
 def _remember(url: str, key: str, key_id: str | None) -> None:

@@ -159,7 +159,10 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
         out.say(
             f"The server is {'up' if started.is_new else 'already up'}. On this machine, commands find it by themselves."
         )
-        if layout.owner_key.exists():
+        if not started.record.private:
+            out.say("It is open to the network, so it has accounts. The first one is its admin:")
+            out.say(f"  {out.prog} signup --url {started.record.url}")
+        else:
             out.say("For other programs:")
             out.say(f"  export SHOAL_URL={started.record.url}")
             out.say(f"  export SHOAL_API_KEY=$(cat {layout.owner_key})")
@@ -192,13 +195,11 @@ def _warn_if_ignored(started: Started, arguments: list[str]) -> None:
 
 
 def _facts(layout: Layout) -> dict[str, Any]:
-    from shoal.client import Client
-    from shoal.client.local import running_server
+    from shoal.client.local import health_of, running_server
 
     record = running_server(layout)
     facts: dict[str, Any] = {"running": record is not None, "url": None, "pid": None, "version": None, "private": None}
     if record is not None:
-        with Client(record.url) as client:
-            health = client.health()
-        facts.update(url=record.url, pid=record.pid, version=health.get("version"), private=health.get("private"))
+        version = (health_of(record.url) or {}).get("version")
+        facts.update(url=record.url, pid=record.pid, version=version, private=record.private)
     return {**facts, "home": str(layout.root), "log": str(layout.server_log), "owner_key": str(layout.owner_key)}

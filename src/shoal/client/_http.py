@@ -39,11 +39,10 @@ class Http:
         key: str | None = None,
         *,
         locate: Callable[[], str | None] | None = None,
-        pauses_s: tuple[float, ...] = PAUSES_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.url = check_url(url)
-        self.pauses_s = pauses_s
+        self.pauses_s = PAUSES_S
         self.sleep = sleep
         self._locate = locate
         headers = {"User-Agent": f"shoal/{__version__}", "Accept": "application/json"}

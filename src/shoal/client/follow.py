@@ -81,7 +81,7 @@ class Follower:
                         yield Back()
                     if event is not None:
                         yield event
-                problem: Exception = Unreachable(f"The server at {self._http.url} closed the connection.")
+                problem: Exception = ConnectionResetError("closed without an end")
             except (httpx.TransportError, Unreachable) as error:
                 problem = error
             if self._ended:

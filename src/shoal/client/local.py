@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from shoal.client.config import write_private
@@ -42,6 +43,8 @@ class ServerRecord:
     url: str
     boot_id: str
     create_time: float
+    private: bool = True
+    """Whether its owner's key file opens it; one that listens to the network has accounts instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,16 @@ def ensure_local_server(layout: Layout, *, say: Callable[[str], None] | None = N
         started = start_server(layout)
         record = started.record
         if started.is_new:
-            (say or _to_stderr)(f"Started a private Shoal server at {record.url} (stop it with `shoal server stop`)")
-    return record.url, owner_key(layout)
+            word = "private " if record.private else ""
+            (say or _to_stderr)(f"Started a {word}Shoal server at {record.url} (stop it with `shoal server stop`)")
+    return record.url, owner_key(layout, record)
 
 
 def running_server(layout: Layout) -> ServerRecord | None:
     """The server of this data directory, if it lives and answers."""
     record = read_record(layout)
-    return record if record and is_alive(record) and answers(record.url) else None
+    health = health_of(record.url) if record and is_alive(record) else None
+    return replace(record, private=bool(health.get("private", True))) if record and health else None
 
 
 def start_server(
@@ -124,22 +129,28 @@ def is_alive(record: ServerRecord) -> bool:
     return abs(started - record.create_time) <= CLOCK_SLACK_S or _is_own_server(record.pid)
 
 
-def answers(url: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a Shoal server answers there. Plain http.client: this runs before every command."""
+def health_of(url: str, *, timeout_s: float = 5.0) -> dict[str, Any] | None:
+    """What the Shoal server there says of itself, if there is one. Plain http.client: this runs before every command."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
     try:
         connection.request("GET", "/api/v1/health")
         response = connection.getresponse()
-        return response.status == 200 and json.loads(response.read()).get("status") == "ok"
-    except (OSError, http.client.HTTPException, ValueError, AttributeError):
-        return False
+        found = json.loads(response.read()) if response.status == 200 else None
+        return found if isinstance(found, dict) and found.get("status") == "ok" else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
     finally:
         connection.close()
 
 
-def owner_key(layout: Layout) -> str:
+def owner_key(layout: Layout, record: ServerRecord) -> str:
     """The owner's key; refused when anyone else could have read it."""
+    if not record.private:
+        raise NotSignedIn(
+            f"The server at {record.url} is open to the network, so it needs you to sign in.",
+            hint="shoal login, or shoal signup for a first account",
+        )
     try:
         status = layout.owner_key.stat()
         if status.st_mode & 0o077 or status.st_uid != os.getuid():
@@ -150,7 +161,7 @@ def owner_key(layout: Layout) -> str:
         return layout.owner_key.read_text().strip()
     except FileNotFoundError:
         raise NotSignedIn(
-            f"{layout.owner_key} is missing: this server has no private owner.", hint="Sign in: shoal login"
+            f"{layout.owner_key} is missing.", hint="Start the server anew: shoal down && shoal up"
         ) from None
 
 

@@ -109,3 +109,36 @@ def check_path(path: str) -> str:
     if bad:
         raise InvalidSpec(f"{path!r} is not a safe relative path.")
     return path
+
+
+class GcView(View):
+    manifests_removed: int
+    chunks_kept: int
+    chunks_removed: int
+    bytes_freed: int
+
+
+class Damage(View):
+    kind: str
+    id: str
+    name: str
+
+
+class CheckView(View):
+    chunks: int
+    size: int
+    damaged_chunks: list[str]
+    missing_chunks: list[str]
+    hurt: list[Damage]
+    """What cannot be read whole any more."""
+
+
+class UsageView(View):
+    size: int
+    """Bytes on disk, all told."""
+    chunks: int
+    packs: int
+    manifests: int
+    logical: int
+    """Bytes of all artifacts, as if nothing were shared or compressed."""
+    trash: int

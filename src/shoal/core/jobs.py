@@ -15,7 +15,7 @@ from shoal.core.states import AttemptState, JobState, NodeState
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
-    "SHOAL_RESUME_FROM SHOAL_SPOOL".split()
+    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN".split()
 )
 MAX_TIME_LIMIT = timedelta(days=365)
 

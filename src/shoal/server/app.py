@@ -28,6 +28,7 @@ from shoal.server.routers import (
     secrets,
     sources,
     store,
+    upkeep,
     workspaces,
 )
 
@@ -51,6 +52,7 @@ def create_app(context: Context) -> FastAPI:
         checkpoints,
         jobs,
         machines,
+        upkeep,
         agent,
     ):
         app.include_router(module.router, prefix=PREFIX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.base import Engine
 from shoal.server.db import Database
+from shoal.server.gate import Gate
 from shoal.server.live import Live
 from shoal.server.services.vault import Vault
 from shoal.store.local import LocalStore
@@ -26,6 +27,7 @@ class Context:
     vault: Vault
     engine: Engine
     live: Live
+    gate: Gate = field(default_factory=Gate)
 
 
 def _context(request: Request) -> Context:

@@ -6,7 +6,7 @@ Another workspace's things are 404, never 403: not even their existence is told.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn
 from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
 from shoal.server.context import Context, Ctx
-from shoal.server.models.jobs import Attempt, Node
+from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import ApiKey, Member, SessionRow, User, Workspace
 
 
@@ -32,7 +32,9 @@ class Principal:
     is_admin: bool
     scopes: frozenset[Scope]
     key_id: str
-    """The API key or session used."""
+    """The API key, session or job used."""
+    only_workspace: str | None = None
+    """A job's own token sees its workspace and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class SignedIn(Policy):
     def __call__(self, request: Request, ctx: Ctx) -> Principal:
         with ctx.db.read() as session:
             principal = identify(session, request)
+        if principal.only_workspace is not None:
+            raise Forbidden("A job's own token reads its workspace, and nothing else.")
         _demand(principal, self.scope)
         if self.admin and not principal.is_admin:
             raise Forbidden("Only an admin of this server may do that.")
@@ -128,6 +132,8 @@ def identify(session: Session, request: Request) -> Principal:
     row = session.execute(
         select(SessionRow, User).join(User, User.id == SessionRow.user_id).where(SessionRow.secret_hash == hashed)
     ).one_or_none()
+    if row is None and (job := _running_job(session, hashed)) is not None:
+        return job
     if row is None:
         raise NotSignedIn("This key is not known here. Sign in with `shoal login`.")
     if row.SessionRow.expires_at <= now:
@@ -135,14 +141,29 @@ def identify(session: Session, request: Request) -> Principal:
     return Principal(row.User.id, row.User.email, row.User.is_admin, frozenset(ALL_SCOPES), row.SessionRow.id)
 
 
+def _running_job(session: Session, hashed: bytes) -> Principal | None:
+    """What runs in a job reads its own workspace, as long as its attempt lasts."""
+    row = session.execute(
+        select(Job, User)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(User, User.email == Job.created_by)
+        .where(Attempt.read_token_hash == hashed, Attempt.fenced.is_(False))
+    ).one_or_none()
+    if row is None:
+        return None
+    return Principal(row.User.id, row.User.email, False, frozenset({Scope.READ}), row.Job.id, row.Job.workspace_id)
+
+
 def find_workspace(session: Session, principal: Principal, name_or_id: str) -> Access:
     """By id or name among the person's own memberships; of two with one name, the one they own."""
-    rows = session.execute(
+    rows: Sequence[Any] = session.execute(
         select(Workspace, Member.role)
         .join(Member, Member.workspace_id == Workspace.id)
         .where(Member.user_id == principal.user_id)
         .where(or_(Workspace.id == name_or_id, Workspace.name == name_or_id))
     ).all()
+    if principal.only_workspace is not None:
+        rows = [row for row in rows if row[0].id == principal.only_workspace]
     if not rows:
         raise NotFound(f"There is no workspace '{name_or_id}' here.", hint="shoal workspace list")
     workspace, role = min(rows, key=lambda r: (r[0].owner_id != principal.user_id, r[0].id))

@@ -23,6 +23,7 @@ _BATCH_BYTES = 64 << 20
 _BATCH_COUNT = 4096
 _PACK_FROM = 4
 """Chunks put together go into one pack; fewer than this are stored singly."""
+_LOOKS = 3
 _MANIFEST_LIMIT = 1 << 30
 
 
@@ -133,14 +134,17 @@ class BlobStore(ChunkStore):
         """(codec, payload) from wherever the chunk may be, likeliest first."""
         yield from self.packs.read(name)
         yield from self._single(chunk_key(name))
-        self.packs.refresh(now=True)
-        yield from self.packs.read(name)
-        # A collection that was cut off may have left a chunk in the trash that is needed after all.
-        suffix = f"/{chunk_key(name)}"
-        for blob in list(self.blobs.list("trash/")):
-            if blob.key.endswith(suffix):
-                yield from self._single(blob.key)
-        yield from self.packs.read_trash(name)
+        # A collection may be putting it back at this moment, or was cut off before it could: it may be in the trash, and
+        # while one place is looked at it may move to the other.
+        for _ in range(_LOOKS):
+            self.packs.refresh(now=True)
+            yield from self.packs.read(name)
+            yield from self._single(chunk_key(name))
+            trash = [blob.key for blob in self.blobs.list("trash/")]
+            for key in trash:
+                if trashed_key(key) == chunk_key(name):
+                    yield from self._single(key)
+            yield from self.packs.read_elsewhere(name, {key: trashed_key(key) for key in trash})
 
     def _single(self, key: str) -> Iterator[tuple[int, bytes]]:
         try:
@@ -156,6 +160,15 @@ def chunk_key(name: str) -> str:
 
 def manifest_key(name: str) -> str:
     return f"manifests/{name[:2]}/{name[2:]}"
+
+
+def trash_key(run: str, key: str) -> str:
+    """Where a collection hides a blob. One flat folder: none of its own to make or remove."""
+    return f"trash/{run}~{key.replace('/', '~')}"
+
+
+def trashed_key(key: str) -> str:
+    return key.partition("~")[2].replace("~", "/")
 
 
 def key_name(key: str) -> str:

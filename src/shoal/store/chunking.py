@@ -1,4 +1,4 @@
-"""Where files are cut: content-defined, so that an insertion moves only the chunks it touches.
+"""Where files are cut: content-defined, so that an insertion moves only the chunks it touches; and at each tensor's ends.
 
 The parameters are part of every manifest's meaning: changing one costs all deduplication against what is already stored.
 """
@@ -11,28 +11,55 @@ from typing import Final
 from pyfastcdc import FastCDC
 
 from shoal.store.files import read_exact
+from shoal.store.formats import tensor_bounds
 
 WHOLE_FILE: Final = 1 << 20
-"""Files up to this many bytes are one chunk: code and most samples."""
+"""Files and tensors up to this many bytes are one chunk: code and most samples."""
 _MIN: Final = 256 << 10
 """Bytes skipped before a cut is looked for; the mean chunk is twice this. Small enough that a changed megabyte resends
 little more, large enough that a terabyte is two million chunks; and skipping half of all bytes doubles the speed."""
 _MAX: Final = 2 << 20
+_SMALL_TENSOR: Final = _MIN
+"""Smaller ones are cut together with their neighbours."""
 _WINDOW: Final = 8 << 20
 """Bytes read at once."""
 
 
-def read_chunks(fd: int, size: int) -> Iterator[memoryview]:
+def read_chunks(fd: int, size: int, name: str = "") -> Iterator[memoryview]:
     """The file's chunks in order, up to `size` bytes. Each may be kept for as long as it is needed."""
     if size <= WHOLE_FILE:
         if data := read_exact(fd, size, 0):
             yield memoryview(data)
         return
+    for start, end in _segments(tensor_bounds(fd, size, name), size):
+        yield from _cut(fd, start, end)
+
+
+def _segments(bounds: list[int], size: int) -> Iterator[tuple[int, int]]:
+    """Large tensors by themselves, what lies between them together."""
+    group, at = 0, 0
+    for bound in [*bounds, size]:
+        if bound - at >= _SMALL_TENSOR:
+            if at > group:
+                yield group, at
+            yield at, bound
+            group = bound
+        elif bound - group > WHOLE_FILE:
+            yield group, at
+            group = at
+        at = bound
+    if size > group:
+        yield group, size
+
+
+def _cut(fd: int, at: int, end: int) -> Iterator[memoryview]:
+    if end - at <= WHOLE_FILE:
+        yield memoryview(read_exact(fd, end - at, at))
+        return
     cutter = FastCDC(_MIN, min_size=_MIN, max_size=_MAX, normalized_chunking=0)
-    at = 0
-    while at < size:
-        window = memoryview(read_exact(fd, min(_WINDOW, size - at), at))
-        last = at + len(window) >= size or not len(window)
+    while at < end:
+        window = memoryview(read_exact(fd, min(_WINDOW, end - at), at))
+        last = at + len(window) >= end
         start = 0
         for chunk in cutter.cut_buf(window):
             # A cut near the window's end might move with what follows it: it is made again in the next window.

@@ -1,6 +1,6 @@
 """Blobs as files: written aside, fsynced, renamed into place, folders fsynced; and errors of the disk in plain words."""
 
-# ruff: noqa: PTH104, PTH106, PTH108, PTH120 - strings, because a Path object costs more than the system call it is for
+# ruff: noqa: PTH104, PTH108, PTH120 - strings, because a Path object costs more than the system call it is for
 from __future__ import annotations
 
 import errno
@@ -94,8 +94,6 @@ class LocalBlobs(Blobs):
                     folders.add(os.path.dirname(self._path(key)))
             for folder in folders:
                 _sync_file(folder)
-        for folder in folders:
-            self._remove_empty(folder)
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
@@ -107,16 +105,6 @@ class LocalBlobs(Blobs):
             make_folder(Path(folder))
             self._folders.add(folder)
         return folder
-
-    def _remove_empty(self, folder: str) -> None:
-        """Folders in the trash are used once; others stay, so that a writer need not make them again."""
-        while folder.startswith(f"{self.root}/trash/"):
-            self._folders.discard(folder)
-            try:
-                os.rmdir(folder)
-            except OSError:
-                return
-            folder = os.path.dirname(folder)
 
     @staticmethod
     def _write(path: str, pieces: Sequence[Data]) -> None:

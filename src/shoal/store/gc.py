@@ -1,7 +1,7 @@
 """Garbage collection that cannot race a writer, without locks, in a directory or a bucket.
 
 A writer publishes its reference first (pending/…), then looks whether all chunks are there, then commits. The collector hides
-what it thinks is garbage first (trash/<run>/…, where no writer finds it), then reads the references again, then puts back
+what it thinks is garbage first (trash/<run>~…, where no writer finds it), then reads the references again, then puts back
 what is referenced and not there otherwise, and deletes the rest. So for any chunk and any manifest:
 
 - the reference was published before the second reading: the collector sees it and puts the chunk back;
@@ -19,12 +19,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from shoal.core.errors import Corrupt, NotFound
 from shoal.store.blobs import Blob
-from shoal.store.blobstore import BlobStore, key_name
+from shoal.store.blobstore import BlobStore, key_name, trash_key, trashed_key
 from shoal.store.manifest import chunk_hashes
 from shoal.store.packs import PackedChunk, read_head
 from shoal.store.packset import PREFIX as PACKS
@@ -69,9 +70,8 @@ def collect(
     plan = _plan(store, references(store, report), before, report)
     if dry_run:
         return report
-    run = f"trash/{secrets.token_hex(8)}/"
-    hidden = _hide(store, plan, run, report)
-    _settle(store, hidden, report)
+    _hide(store, plan, secrets.token_hex(8))
+    _settle(store, report)
     _sweep(store, clock() - _ABANDONED_S)
     return report
 
@@ -118,27 +118,21 @@ def _plan(store: BlobStore, needed: set[str], before: float, report: GcReport) -
     return plan
 
 
-def _hide(store: BlobStore, plan: _Plan, run: str, report: GcReport) -> list[str]:
-    """Returns the keys in the trash."""
-    hidden = []
+def _hide(store: BlobStore, plan: _Plan, run: str) -> None:
     for blob in plan.singles:
-        if store.blobs.move(blob.key, run + blob.key):
-            hidden.append(run + blob.key)
+        store.blobs.move(blob.key, trash_key(run, blob.key))
     for blob, live, _ in plan.packs:
         try:
             store.packs.copy(blob_name(blob), live)
         except NotFound:
             continue  # another run was faster
-        if store.blobs.move(blob.key, run + blob.key):
+        if store.blobs.move(blob.key, trash_key(run, blob.key)):
             store.packs.index.drop([blob_name(blob)])
-            hidden.append(run + blob.key)
-    return hidden
 
 
-def _settle(store: BlobStore, hidden: list[str], report: GcReport) -> None:
+def _settle(store: BlobStore, report: GcReport) -> None:
     """Put back or delete what is in the trash, ours and that of runs that died."""
-    leftovers = [blob.key for blob in store.blobs.list("trash/")]
-    trash = dict.fromkeys([*hidden, *leftovers])
+    trash = [blob.key for blob in store.blobs.list("trash/")]
     if not trash:
         return
     needed = references(store)
@@ -152,7 +146,7 @@ def _settle(store: BlobStore, hidden: list[str], report: GcReport) -> None:
 
 
 def _is_needed(store: BlobStore, place: str, needed: set[str]) -> bool:
-    original = _original(place)
+    original = trashed_key(place)
     if not original.startswith(PACKS):
         hashes = [key_name(original)]
     else:
@@ -166,13 +160,13 @@ def _is_needed(store: BlobStore, place: str, needed: set[str]) -> bool:
 
 
 def _restore(store: BlobStore, place: str) -> bool:
-    original = _original(place)
+    original = trashed_key(place)
     if not store.blobs.move(place, original):
         return False
     logger.info("Put %s back: it is needed after all.", original)
     if original.startswith(PACKS):
-        name = _pack_name(original)
-        store.packs.index.add(name, store.packs.head(name))
+        with suppress(NotFound):  # another run, planned before, may have hidden it again; that one puts it back
+            store.packs.index.add(_pack_name(original), store.packs.head(_pack_name(original)))
     return True
 
 
@@ -180,10 +174,6 @@ def _sweep(store: BlobStore, before: float) -> None:
     """What crashed writers left behind."""
     for prefix in ("pending/", "tmp/"):
         store.blobs.delete([blob.key for blob in store.blobs.list(prefix) if blob.modified < before])
-
-
-def _original(place: str) -> str:
-    return place.split("/", 2)[2]
 
 
 def _pack_name(pack_key: str) -> str:

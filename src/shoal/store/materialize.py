@@ -8,6 +8,8 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
@@ -18,6 +20,7 @@ from shoal.store.manifest import check_manifest
 from shoal.store.pack import THREADS, Progress
 
 GetChunk = Callable[[str], bytes]
+Donor = Callable[[FileEntry], Path | None]
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -31,13 +34,16 @@ def materialize(
     verify: bool = True,
     read_only: bool = False,
     merge: bool = False,
+    stamp_s: int | None = None,
+    donor: Donor | None = None,
     threads: int = THREADS,
     progress: Progress | None = None,
 ) -> None:
     """Write the manifest's files to `dest`.
 
     `dest` must not exist or be an empty folder; with `merge` it may hold other files, and ones of the same path are replaced.
-    `verify=False` when `get_chunk` has compared the hash itself. `read_only` leaves files 0444/0555 and folders 0555.
+    `verify=False` when `get_chunk` has compared the hash itself. `read_only` leaves files 0444/0555 and folders 0555. `stamp_s`
+    is every file's mtime. `donor` names an existing file of the same content and mode to link to, if there is one.
     """
     check_manifest(manifest)
     dest = Path(dest)
@@ -52,7 +58,8 @@ def materialize(
         aside = dest.parent / f".{dest.name[:100]}.{secrets.token_hex(6)}.tmp"
         aside.mkdir(mode=0o700)
         try:
-            with _Writer(aside, get_chunk, verify, read_only, threads, progress) as writer:
+            style = _Style(verify, read_only, stamp_s, donor or (lambda _: None))
+            with _Writer(aside, get_chunk, style, threads, progress or (lambda _: None)) as writer:
                 writer.run(manifest)
             if merge and dest.exists():
                 _merge(manifest, aside, dest)
@@ -72,18 +79,24 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Style:
+    verify: bool
+    read_only: bool
+    stamp_s: int | None
+    donor: Donor
+
+
 class _Writer:
     """Writes into a private new folder in which every folder is made by itself: no path can lead outside."""
 
-    def __init__(
-        self, root: Path, get_chunk: GetChunk, verify: bool, read_only: bool, threads: int, progress: Progress | None
-    ):
+    def __init__(self, root: Path, get_chunk: GetChunk, style: _Style, threads: int, progress: Progress):
         self._root = root
         self._get = get_chunk
-        self._verify = verify
-        self._read_only = read_only
-        self._progress = progress or (lambda _: None)
+        self._style = style
+        self._progress = progress
         self._threads = threads
+        self._open: set[_Target] = set()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-write")
 
     def __enter__(self) -> _Writer:
@@ -91,6 +104,8 @@ class _Writer:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+        for target in self._open:
+            os.close(target.fd)
 
     def run(self, manifest: Manifest) -> None:
         folders = sorted({f.path.rpartition("/")[0] for f in manifest.files} - {""})
@@ -104,7 +119,7 @@ class _Writer:
                 _raise_first(finished)
             running.add(self._pool.submit(work))
         _raise_first(wait(running).done)
-        mode = 0o555 if self._read_only else 0o755
+        mode = 0o555 if self._style.read_only else 0o755
         for folder in sorted(made, reverse=True):
             (self._root / folder).chmod(mode)
 
@@ -117,14 +132,16 @@ class _Writer:
     def _jobs(self, manifest: Manifest) -> Iterator[Callable[[], None]]:
         small: list[FileEntry] = []
         for file in manifest.files:
+            if self._linked(file):
+                continue
             if len(file.chunks) > 1:
                 yield from self._large(file)
                 continue
             small.append(file)
             if len(small) == 32:
-                yield lambda batch=small: self._small(batch)  # type: ignore[misc]
+                yield partial(self._small, small)
                 small = []
-        yield lambda: self._small(small)
+        yield partial(self._small, small)
 
     def _small(self, files: list[FileEntry]) -> None:
         for file in files:
@@ -133,28 +150,48 @@ class _Writer:
                 for chunk in file.chunks:
                     self._write(fd, chunk, 0)
             finally:
-                os.close(fd)
+                self._close(fd)
+
+    def _linked(self, file: FileEntry) -> bool:
+        donor = self._style.donor(file) if file.size else None
+        if donor is None:
+            return False
+        try:
+            os.link(donor, self._root / file.path, follow_symlinks=False)
+        except OSError:  # gone, too many links, another disk
+            return False
+        self._progress(file.size)
+        return True
+
+    def _close(self, fd: int) -> None:
+        try:
+            if self._style.stamp_s is not None:
+                os.utime(fd, (self._style.stamp_s, self._style.stamp_s))
+        finally:
+            os.close(fd)
 
     def _large(self, file: FileEntry) -> Iterator[Callable[[], None]]:
-        target = _Target(self._create(file), len(file.chunks))
+        target = _Target(self._create(file), len(file.chunks), self._close)
+        self._open.add(target)
         offset = 0
-        try:
-            for chunk in file.chunks:
-                yield lambda c=chunk, at=offset: target.use(lambda fd: self._write(fd, c, at))  # type: ignore[misc]
-                offset += chunk.size
-        except GeneratorExit:
-            target.abandon()
-            raise
+        for chunk in file.chunks:
+            yield partial(self._part, target, chunk, offset)
+            offset += chunk.size
+
+    def _part(self, target: _Target, chunk: Chunk, offset: int) -> None:
+        self._write(target.fd, chunk, offset)
+        if target.one_done():
+            self._open.discard(target)
 
     def _create(self, file: FileEntry) -> int:
-        mode = (0o555 if file.executable else 0o444) if self._read_only else (0o755 if file.executable else 0o644)
+        mode = (0o555 if file.executable else 0o444) if self._style.read_only else (0o755 if file.executable else 0o644)
         return os.open(self._root / file.path, _NEW_FILE, mode)
 
     def _write(self, fd: int, chunk: Chunk, offset: int) -> None:
         data = self._get(chunk.hash)
         if len(data) != chunk.size:
             raise Corrupt(f"Chunk {chunk.hash[:12]}… has {len(data)} bytes; the manifest says {chunk.size}.")
-        if self._verify:
+        if self._style.verify:
             hashing.verify(chunk.hash, data)
         view = memoryview(data)
         while view:
@@ -166,25 +203,19 @@ class _Writer:
 class _Target:
     """A file that several threads write; the last one closes it."""
 
-    def __init__(self, fd: int, left: int):
-        self._fd = fd
+    def __init__(self, fd: int, left: int, close: Callable[[int], None]):
+        self.fd = fd
+        self._close = close
         self._left = left
         self._lock = threading.Lock()
 
-    def use(self, work: Callable[[int], None]) -> None:
-        try:
-            work(self._fd)
-        finally:
-            self._drop(1)
-
-    def abandon(self) -> None:
-        self._drop(self._left)
-
-    def _drop(self, count: int) -> None:
+    def one_done(self) -> bool:
         with self._lock:
-            self._left -= count
-            if self._left == 0:
-                os.close(self._fd)
+            self._left -= 1
+            if self._left:
+                return False
+        self._close(self.fd)
+        return True
 
 
 def _merge(manifest: Manifest, aside: Path, dest: Path) -> None:

@@ -156,7 +156,7 @@ class _Hasher:
         chunks: list[tuple[str | Future[str], int]] = []
 
         def take(fd: int, size: int) -> None:
-            for data in read_chunks(fd, size):
+            for data in read_chunks(fd, size, entry.path):
                 if self._stopped.is_set():
                     raise InterruptedError
                 chunks.append((self._hash(data, size), len(data)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -54,13 +54,14 @@ class PackSet:
             except NotFound:
                 self.index.drop([place.pack])
 
-    def read_trash(self, name: str) -> Iterator[tuple[int, bytes]]:
-        for blob in list(self._blobs.list("trash/")):
-            if f"/{PREFIX}" not in blob.key:
+    def read_elsewhere(self, name: str, moved: Mapping[str, str]) -> Iterator[tuple[int, bytes]]:
+        """From packs that lie under another key than their own."""
+        for place, original in moved.items():
+            if not original.startswith(PREFIX):
                 continue
-            read = partial(self._blobs.get, blob.key)
+            read = partial(self._blobs.get, place)
             with suppress(NotFound, Corrupt):
-                for entry in read_head(blob.key.rpartition("/")[2], read):
+                for entry in read_head(original.removeprefix(PREFIX), read):
                     if entry.hash == name:
                         yield entry.codec, read(entry.offset, entry.length)
 
@@ -74,7 +75,9 @@ class PackSet:
         for name in here - known:
             try:
                 self.index.add(name, self.head(name))
-            except (Corrupt, NotFound) as error:
+            except NotFound:
+                continue  # collected meanwhile
+            except Corrupt as error:
                 logger.warning("%s", error.message)
         self.index.drop(known - here)
         self.index.complete = True

@@ -150,17 +150,18 @@ class StoreContract:
         collect(store, grace_s=-3600)
         assert usage(store).chunks == 0
 
-    def test_collections_and_writers_at_once_lose_nothing(self, store: BlobStore, opened: Callable[[], BlobStore]) -> None:
+    def test_collections_and_writers_at_once_lose_nothing(
+        self, store: BlobStore, opened: Callable[[], BlobStore]
+    ) -> None:
         stop = threading.Event()
-        collector = opened()
 
         def collecting() -> None:
+            collector = opened()
             while not stop.is_set():
                 collect(collector, grace_s=-3600)
 
-        threads = [threading.Thread(target=collecting) for _ in range(2)]
-        for thread in threads:
-            thread.start()
+        pool = ThreadPoolExecutor(2)
+        collectors = [pool.submit(collecting) for _ in range(2)]
         committed: dict[str, dict[str, bytes]] = {}
         try:
             for round_ in range(self.rounds):
@@ -175,8 +176,9 @@ class StoreContract:
                     committed.clear()
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+            pool.shutdown()
+        for collector in collectors:
+            collector.result()
         for chunks in committed.values():
             assert {h: store.get(h) for h in chunks} == chunks
         assert check(store).ok
@@ -189,7 +191,9 @@ def made(count: int, *, seed: int = 0, size: int = 2000) -> dict[str, bytes]:
     """Chunks by hash, the same for the same seed."""
     out = {}
     for n in range(count):
-        data = f"{seed}/{n}/".encode() + bytes([seed, n % 251]) * (size // 2) + chunk_hash(f"{seed}{n}".encode()).encode()
+        data = (
+            f"{seed}/{n}/".encode() + bytes([seed, n % 251]) * (size // 2) + chunk_hash(f"{seed}{n}".encode()).encode()
+        )
         out[chunk_hash(data)] = data
     return out
 

@@ -87,6 +87,16 @@ def test_signup_signs_in(cli: Cli, server: Stub, home: Path, typed: None) -> Non
     assert json.loads((home / "client.json").read_text())["key"] == "the-new-key"
 
 
+def test_someone_signed_in_makes_accounts_for_others_and_stays_who_they_are(
+    cli: Cli, server: Stub, home: Path, typed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_API_KEY", "admin-key")
+    ran = cli("signup", "--url", server.url, "--email", "bob@example.org", "--password-stdin")
+    assert ran.code == 0, ran.err
+    assert server.asked[0].headers["Authorization"] == "Bearer admin-key"
+    assert not (home / "client.json").exists()
+
+
 def test_logout_forgets_the_key_even_if_the_server_is_away(cli: Cli, server: Stub, home: Path, typed: None) -> None:
     cli("login", "--url", server.url, "--email", "a@b", "--password-stdin")
     server.routes["DELETE /keys/key_1"] = reply(401, AuthError("No.").to_wire())

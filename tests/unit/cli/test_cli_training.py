@@ -221,8 +221,8 @@ def test_lines_of_several_workers_say_whose_they_are(cli: Cli, stub: Stub) -> No
 
 def test_logs_asks_for_what_it_was_asked_page_by_page(cli: Cli, stub: Stub) -> None:
     stub.routes[f"GET {JOBS}/hello"] = reply(body=views.job())
-    first = {"lines": [views.line("one")], "cursor": 7, "more": True}
-    stub.will(reply(body=first), reply(body={"lines": [views.line("two")], "cursor": 9, "more": False}))
+    first = {"lines": [views.line("one", attempt=3)], "cursor": 7, "more": True}
+    stub.will(reply(body=first), reply(body={"lines": [views.line("two", attempt=3)], "cursor": 9, "more": False}))
     ran = cli(
         "training", "logs", "hello", "--node", "1", "--rank", "2", "--attempt", "3", "--since", "2025-01-31T12:00:00Z"
     )

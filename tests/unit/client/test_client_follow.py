@@ -119,6 +119,7 @@ def test_no_line_is_lost_or_doubled_wherever_the_connection_is_cut(cuts: list[in
         url = "http://stub"
         sleep = staticmethod(lambda _: None)
         relocate = staticmethod(lambda: False)
+        unreachable = staticmethod(lambda error: Unreachable(str(error)))
 
         def stream(self, path: str, params: dict[str, int], *, silence_s: float) -> object:
             body = b"".join(page for first, page in pages.items() if first >= params["after"]) + END

@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -144,13 +145,16 @@ def test_a_key_others_can_read_is_refused(layout: Layout) -> None:
     layout.server_dir.mkdir(parents=True)
     layout.owner_key.write_text("k")
     layout.owner_key.chmod(0o640)
+    record = local.ServerRecord(1, "http://127.0.0.1:9", boot_id(), 0.0)
     with pytest.raises(AuthError, match="read by others"):
-        local.owner_key(layout)
+        local.owner_key(layout, record)
     layout.owner_key.chmod(0o600)
-    assert local.owner_key(layout) == "k"
+    assert local.owner_key(layout, record) == "k"
+    with pytest.raises(NotSignedIn, match="open to the network"):
+        local.owner_key(layout, replace(record, private=False))
     layout.owner_key.unlink()
-    with pytest.raises(NotSignedIn):
-        local.owner_key(layout)
+    with pytest.raises(NotSignedIn, match="missing"):
+        local.owner_key(layout, record)
 
 
 def test_the_server_does_not_inherit_what_is_meant_for_clients(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

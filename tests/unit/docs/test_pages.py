@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, MissingArgumentError
 
 from shoal.cli.main import app
 
@@ -41,6 +41,19 @@ def test_every_shoal_command_shown_is_one_the_parser_takes(page):
             check(words)
         except CycloptsError as error:
             raise AssertionError(f"{command}\n{error}") from None
+
+
+@each_page
+def test_every_shoal_command_spoken_of_exists_with_its_options(page):
+    """What is cut short with `…` is not meant to be typed, and arguments may be left out."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for span in re.findall(r"`(shoal [^`…]+)`", text):
+        try:
+            check(shlex.split(split(span)[0])[1:])
+        except MissingArgumentError:
+            continue
+        except CycloptsError as error:
+            raise AssertionError(f"{span}\n{error}") from None
 
 
 @each_page
@@ -109,7 +122,7 @@ def split(line: str) -> list[str]:
             commands.append([])
         elif skip:
             skip = False
-        elif commands[-1] or not re.match(r"\w+=", token):
+        elif commands[-1] or not re.match(r"(\w+=|(if|then|else|while|do|!)$)", token):
             commands[-1].append(token)
     return [shlex.join(c) for c in commands if c]
 

@@ -57,11 +57,11 @@ def test_every_setting_is_documented(reference):
 
 def test_every_environment_variable_in_the_code_is_documented(reference, root):
     known = reference["settings"] + reference["job-runtime"]
-    used = {v: "ENV_VARS" for v in ENV_VARS} | {v: "RESERVED_ENV" for v in RESERVED_ENV}
+    used = dict.fromkeys(ENV_VARS, "ENV_VARS") | dict.fromkeys(RESERVED_ENV, "RESERVED_ENV")
     for file in sorted((root / "src/shoal").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                used |= {name: file.name for name in re.findall(r"\bSHOAL_[A-Z_]+[A-Z]\b", node.value)}
+                used |= dict.fromkeys(re.findall(r"\bSHOAL_[A-Z_]+[A-Z]\b", node.value), file.name)
     missing = {name: where for name, where in used.items() if not re.search(rf"\b{name}\b", known)}
     assert not missing
 

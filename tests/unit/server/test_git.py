@@ -1,4 +1,4 @@
-"""Fetching repositories: the right files of the right revision, one clear line when not, and nothing gained by trickery."""
+"""Fetching repositories: the right files of the right revision, else one clear line; nothing gained by trickery."""
 
 import os
 import socket
@@ -12,13 +12,14 @@ import pytest
 from gitserver import GitHttp, commit, git, make_repo
 
 from shoal.core.errors import GitFailed, InvalidSpec, NotFound, SourceTooLarge, Unreachable
-from shoal.core.people import GitFetch, RegistryConnect
-from shoal.server.services.git import clean_up, connect_registry, fetch
+from shoal.core.people import GitFetch, GitSourceAdd, RegistryConnect
+from shoal.server.app import create_app
+from shoal.server.services.git import add_git_source, clean_up, connect_registry, fetch
 from shoal.server.services.git_errors import explain
 from shoal.server.services.git_fetch import GitFetcher
 from shoal.server.services.git_url import check_revision, parse_git_url
 from shoal.server.services.guards import guards
-from shoal.testing.server import add_person
+from shoal.testing.server import AppClient, add_person
 
 TOKEN = "ghp_the-token-of-the-test"
 
@@ -398,12 +399,20 @@ def test_a_source_that_could_never_be_fetched_is_not_added(as_anna, body):
 
 
 def test_a_named_source_is_fetched_at_its_revision_unless_another_is_asked_for(pctx, access, repo):
-    from shoal.core.people import GitSourceAdd
-    from shoal.server.services.git import add_git_source
-
     add_git_source(pctx, access, GitSourceAdd(name="demo", url=str(repo), revision="v1"))
     assert contents(pctx, access, source_name="demo")[1]["revision"] == "v1"
     assert contents(pctx, access, source_name="demo", revision="main")[0]["train.py"] == "print(2)\n"
+
+
+def test_a_fetched_repository_becomes_a_source_that_jobs_can_run(pctx, repo):
+    olga = add_person(pctx, "olga2@example.org")
+    client = AppClient(create_app(pctx), olga.key)
+    made = client.post("/workspaces/default/sources/git", {"url": str(repo), "revision": "v1"})
+    assert made.status_code == 200, made.text
+    assert made.json()["files"] == 2
+    job = client.post("/workspaces/default/jobs", {"name": "j", "entry": ["train.py"], "source_id": made.json()["id"]})
+    assert job.json()["source"]["commit"] == git(repo, "rev-parse", "v1^{commit}")
+    assert_nothing_left(pctx)
 
 
 def test_registries_show_their_host_and_never_their_token(ctx, as_anna, as_berta):

@@ -56,6 +56,8 @@ class Attempt(Base):
     state: Mapped[str]
     fenced: Mapped[bool] = mapped_column(default=False)
     """Its fate is sealed: workers are to be killed and nothing but logs is accepted any more."""
+    read_token_hash: Mapped[bytes | None] = mapped_column(index=True)
+    """Of the token its workers may read their workspace with."""
     resume: Mapped[dict[str, Any] | None]
     """The checkpoint it starts from (id, manifest_id), chosen when its gang is complete; {} for none."""
     result: Mapped[str | None]

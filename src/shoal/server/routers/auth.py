@@ -34,7 +34,7 @@ Address = Annotated[str, Depends(_address)]
 
 @router.post("/sign-up", status_code=201, dependencies=[Anyone])
 def sign_up(ctx: Ctx, caller: Caller, address: Address, request: SignUp) -> SessionView:
-    """Make an account. The first on a shared server is its admin's; later ones need an admin, unless sign-up is open."""
+    """Make an account. A shared server's first is its admin's; later ones need an admin, unless sign-up is open."""
     return people.sign_up(ctx, request, caller=caller, address=address)
 
 

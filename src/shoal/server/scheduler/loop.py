@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.agents import Launch
 from shoal.core.errors import ShoalError
+from shoal.core.ids import new_id
 from shoal.core.jobs import JobSpec
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -21,8 +22,10 @@ from shoal.engines.base import AgentState, Gang
 from shoal.engines.slots import cpu_threads
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Decision, MachineState, Placement, QueuedJob, decide
 from shoal.server.services import attempts
+from shoal.server.services.agents import read_token
 from shoal.server.services.jobs import request_stop
 
 logger = logging.getLogger(__name__)
@@ -92,7 +95,9 @@ class Scheduler:
             self._start(job_id, gang)
 
     def _start(self, job_id: str, gang: list[Placement]) -> None:
-        made = self.ctx.db.write(lambda session: attempts.create(session, job_id, gang))
+        attempt_id = new_id("att")
+        token_hash = hash_token(read_token(self.ctx, attempt_id))
+        made = self.ctx.db.write(lambda session: attempts.create(session, job_id, gang, attempt_id, token_hash))
         if made is None:
             return
         attempt, tokens = made

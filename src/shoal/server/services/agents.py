@@ -15,6 +15,7 @@ from shoal.core.states import AttemptState, NodeState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.people import Workspace
 from shoal.server.policy import AgentIdentity
 from shoal.server.services import attempts, checkpoints, jobs
 from shoal.server.services.events import tell
@@ -34,7 +35,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     with ctx.db.read() as session:
         job = session.get_one(Job, who.job_id)
         source = session.get_one(Source, job.source_id)
-        workspace_id, spec = job.workspace_id, job.spec
+        workspace, spec = session.get_one(Workspace, job.workspace_id), job.spec
         num_nodes = session.get_one(Attempt, who.attempt_id).num_nodes
         mounts = _mounts(job, resume)
     return JoinReply(
@@ -47,9 +48,14 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         master_port=first[1],
         source=ctx.store.get_manifest(source.manifest_id),
         mounts=mounts,
-        env=spec["env"],
-        secrets=open_secrets(ctx, workspace_id, spec["secrets"]),
+        env=spec["env"] | {"SHOAL_WORKSPACE": workspace.id},
+        secrets=open_secrets(ctx, workspace.id, spec["secrets"]) | {"SHOAL_JOB_TOKEN": read_token(ctx, who.attempt_id)},
     )
+
+
+def read_token(ctx: Context, attempt_id: str) -> str:
+    """What the workers of an attempt may read their workspace with; good until the attempt ends."""
+    return "shoalj_" + ctx.vault.derive(f"read {attempt_id}")
 
 
 def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
@@ -115,7 +121,6 @@ def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
         if attempt.resume is not None:
             return attempt.resume
         good = checkpoints.newest_good(ctx, who.job_id) if attempt.number > 1 else None
-        choice = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
 
         def work(session: Session) -> None:
             session.get_one(Attempt, who.attempt_id).resume = choice
@@ -129,7 +134,9 @@ def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
                     attempt=who.attempt,
                 )
 
-        ctx.db.write(work)
+        with ctx.gate.open():
+            choice = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+            ctx.db.write(work)
         return choice
 
 

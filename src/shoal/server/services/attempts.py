@@ -13,7 +13,6 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.ids import new_id
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Checkpoint
@@ -24,14 +23,17 @@ from shoal.server.scheduler.restarts import Cause, Failure, judge
 from shoal.server.services.events import move, tell
 
 
-def create(session: Session, job_id: str, gang: list[Placement]) -> tuple[Attempt, list[str]] | None:
+def create(
+    session: Session, job_id: str, gang: list[Placement], attempt_id: str, read_token_hash: bytes
+) -> tuple[Attempt, list[str]] | None:
     """A new attempt with one token per node; None if the job no longer waits (stopped or deleted meanwhile)."""
     job = session.get(Job, job_id)
     if job is None or job.state != JobState.QUEUED or job.stop_requested_at is not None:
         return None
     job.attempts += 1
     attempt = Attempt(
-        id=new_id("att"),
+        id=attempt_id,
+        read_token_hash=read_token_hash,
         job_id=job.id,
         number=job.attempts,
         state=AttemptState.STARTING.value,

@@ -33,11 +33,9 @@ def capture(ctx: Context, who: AgentIdentity, request: CheckpointCommit) -> Chec
     with ctx.db.read() as session:
         workspace_id = session.get_one(Job, who.job_id).workspace_id
         _refuse_fenced(session, who)
-    lacking = ctx.store.missing(chunk_hashes(request.manifest))
+    lacking = chunks.missing(ctx, workspace_id, chunk_hashes(request.manifest))
     if lacking:
-        return CheckpointCommitted(missing=sorted(lacking))
-    manifest_id = ctx.store.put_manifest(request.manifest)
-    chunks.own(ctx, workspace_id, chunk_hashes(request.manifest))
+        return CheckpointCommitted(missing=lacking)
 
     def work(session: Session) -> CheckpointView:
         _refuse_fenced(session, who)
@@ -61,7 +59,9 @@ def capture(ctx: Context, who: AgentIdentity, request: CheckpointCommit) -> Chec
         _retain(session, job, who.node)
         return view(row)
 
-    made = ctx.db.write(work)
+    with ctx.gate.open():
+        manifest_id = ctx.store.put_manifest(request.manifest)
+        made = ctx.db.write(work)
     ctx.live.job_changed(who.job_id)
     return CheckpointCommitted(checkpoint=made)
 
@@ -77,16 +77,17 @@ def push(ctx: Context, access: Access, request: CheckpointPush) -> CheckpointCom
     lacking = chunks.missing(ctx, access.workspace_id, chunk_hashes(request.manifest))
     if lacking:
         return CheckpointCommitted(missing=lacking)
-    manifest_id = ctx.store.put_manifest(request.manifest)
-    row = _row(access.workspace_id, request.name, manifest_id, request.manifest, request.facts)
-    row.kept = True
 
     def work(session: Session) -> CheckpointView:
+        row = _row(access.workspace_id, request.name, manifest_id, request.manifest, request.facts)
+        row.kept = True
         session.add(row)
         session.flush()
         return view(row)
 
-    return CheckpointCommitted(checkpoint=ctx.db.write(work))
+    with ctx.gate.open():
+        manifest_id = ctx.store.put_manifest(request.manifest)
+        return CheckpointCommitted(checkpoint=ctx.db.write(work))
 
 
 def list_checkpoints(ctx: Context, access: Access, job: str | None) -> list[CheckpointView]:

@@ -56,7 +56,6 @@ def commit(ctx: Context, access: Access, dataset_id: str, manifest: Manifest) ->
     lacking = chunks.missing(ctx, access.workspace_id, chunk_hashes(manifest))
     if lacking:
         return DatasetCommitted(missing=lacking)
-    manifest_id = ctx.store.put_manifest(manifest)
 
     def work(session: Session) -> DatasetCommitted:
         dataset = _pending(session, access, dataset_id)
@@ -68,7 +67,9 @@ def commit(ctx: Context, access: Access, dataset_id: str, manifest: Manifest) ->
         dataset.size, dataset.files, dataset.available_at = manifest.size, len(manifest.files), utcnow()
         return DatasetCommitted(dataset=view(dataset))
 
-    return ctx.db.write(work)
+    with ctx.gate.open():
+        manifest_id = ctx.store.put_manifest(manifest)
+        return ctx.db.write(work)
 
 
 def fail(ctx: Context, access: Access, dataset_id: str, error: str) -> None:

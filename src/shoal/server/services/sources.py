@@ -38,7 +38,7 @@ def from_git(ctx: Context, access: Access, request: GitFetch) -> SourceView:
 
 
 def _record(ctx: Context, access: Access, manifest: Manifest, origin: dict[str, str]) -> SourceView:
-    manifest_id, source_id = ctx.store.put_manifest(manifest), new_id("src")
+    source_id = new_id("src")
 
     def work(session: Session) -> SourceView:
         session.add(
@@ -54,4 +54,6 @@ def _record(ctx: Context, access: Access, manifest: Manifest, origin: dict[str, 
         )
         return SourceView(id=source_id, manifest_id=manifest_id, size=manifest.size, files=len(manifest.files))
 
-    return ctx.db.write(work)
+    with ctx.gate.open():
+        manifest_id = ctx.store.put_manifest(manifest)
+        return ctx.db.write(work)

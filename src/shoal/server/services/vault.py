@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import os
 from pathlib import Path
 
@@ -15,7 +17,12 @@ _NONCE = 12
 
 class Vault:
     def __init__(self, key_file: Path):
-        self._aead = AESGCM(_load_or_make(key_file))
+        self._key = _load_or_make(key_file)
+        self._aead = AESGCM(self._key)
+
+    def derive(self, label: str) -> str:
+        """A token that only this server can make, and makes again the same."""
+        return base64.urlsafe_b64encode(hmac.digest(self._key, label.encode(), "sha256")).decode().rstrip("=")
 
     def seal(self, text: str, *, bound_to: str) -> bytes:
         """`bound_to` (say, workspace and name) must be given again to open: a row moved elsewhere stays shut."""

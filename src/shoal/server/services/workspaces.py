@@ -85,7 +85,9 @@ def set_member(ctx: Context, access: Access, body: MemberSet) -> MemberView:
     def work(session: Session) -> MemberView:
         user = session.scalar(select(User).where(User.email == email))
         if user is None:
-            raise NotFound(f"Nobody has an account for {email} on this server; they sign up first.")
+            raise NotFound(
+                f"Nobody has an account for {email} on this server; they sign up first.", hint="shoal signup"
+            )
         row = session.get(Member, (access.workspace_id, user.id))
         if row is None:
             session.add(Member(workspace_id=access.workspace_id, user_id=user.id, role=body.role))

@@ -202,6 +202,7 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("fenced", sa.Boolean(), nullable=False),
+        sa.Column("read_token_hash", sa.LargeBinary(), nullable=True),
         sa.Column("resume", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("result", sa.String(), nullable=True),
         sa.Column("reason", sa.String(), nullable=True),
@@ -215,6 +216,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.create_index("ix_attempts_open", ["state"], unique=False, sqlite_where=sa.text("state != 'ended'"))
+        batch_op.create_index(batch_op.f("ix_attempts_read_token_hash"), ["read_token_hash"], unique=False)
 
     op.create_table(
         "checkpoints",
@@ -323,6 +325,7 @@ def downgrade() -> None:
 
     op.drop_table("checkpoints")
     with op.batch_alter_table("attempts", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_attempts_read_token_hash"))
         batch_op.drop_index("ix_attempts_open", sqlite_where=sa.text("state != 'ended'"))
 
     op.drop_table("attempts")

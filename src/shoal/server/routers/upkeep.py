@@ -1,0 +1,32 @@
+"""Upkeep of the store, for admins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from shoal.core.artifacts import CheckView, GcView, UsageView
+from shoal.server.context import Ctx
+from shoal.server.policy import Admin
+from shoal.server.services import upkeep
+
+router = APIRouter(prefix="/store", tags=["upkeep"])
+
+
+@router.post("/gc")
+def gc(ctx: Ctx, _: Admin, grace_s: Annotated[float, Query(ge=0)] = 86_400.0, dry_run: bool = False) -> GcView:
+    """Remove what nothing refers to and is older than the grace."""
+    return upkeep.gc(ctx, grace_s=grace_s, dry_run=dry_run)
+
+
+@router.post("/check")
+def check(ctx: Ctx, _: Admin, quarantine: bool = False) -> CheckView:
+    """Read and verify every chunk; `quarantine` sets damaged ones aside so that a new push heals them."""
+    return upkeep.check(ctx, quarantine=quarantine)
+
+
+@router.get("/usage")
+def usage(ctx: Ctx, _: Admin) -> UsageView:
+    """What the store takes, and what it would take without sharing and compression."""
+    return upkeep.usage(ctx)

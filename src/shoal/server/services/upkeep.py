@@ -1,0 +1,122 @@
+"""Keeping the store small and sound: what nothing refers to goes, what is damaged is found and named."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import delete, select, tuple_
+from sqlalchemy.orm import Session
+
+from shoal.core.artifacts import CheckView, Damage, GcView, UsageView
+from shoal.core.schema import utcnow
+from shoal.core.states import AttemptState, JobState
+from shoal.server.context import Context
+from shoal.server.models.artifacts import Checkpoint, Dataset, Source, WorkspaceChunk
+from shoal.server.models.jobs import Attempt, Job
+from shoal.store.check import check as check_store
+from shoal.store.check import usage as store_usage
+from shoal.store.gc import collect
+
+_BATCH = 2_000
+
+
+def gc(ctx: Context, *, grace_s: float, dry_run: bool) -> GcView:
+    """Remove sources no job uses, manifests no row refers to, and chunks no manifest needs, if older than the grace."""
+    removed = 0
+    if not dry_run:
+        _drop_unused_sources(ctx, grace_s)
+        with ctx.gate.closed():
+            with ctx.db.read() as session:
+                used = _used_manifests(session)
+            for manifest_id in [m for m in ctx.store.list_manifests() if m not in used]:
+                ctx.store.delete_manifest(manifest_id)
+                removed += 1
+    report = collect(ctx.store, grace_s=grace_s, dry_run=dry_run)
+    if not dry_run:
+        _forget_gone_chunks(ctx)
+    return GcView(
+        manifests_removed=removed,
+        chunks_kept=report.chunks_kept,
+        chunks_removed=report.chunks_deleted,
+        bytes_freed=report.bytes_freed,
+    )
+
+
+def check(ctx: Context, *, quarantine: bool) -> CheckView:
+    """Read and verify everything; name what damage hurts. Damaged checkpoints are no longer used to resume from."""
+    report = check_store(ctx.store, quarantine=quarantine)
+    hurt = set(report.hurt) | report.damaged_manifests
+
+    def work(session: Session) -> list[Damage]:
+        found = []
+        for checkpoint in session.scalars(select(Checkpoint).where(Checkpoint.manifest_id.in_(hurt))):
+            checkpoint.damaged = True
+            found.append(
+                Damage(kind="checkpoint", id=checkpoint.id, name=f"{checkpoint.job_name or '-'}/{checkpoint.name}")
+            )
+        for dataset in session.scalars(select(Dataset).where(Dataset.manifest_id.in_(hurt))):
+            found.append(Damage(kind="dataset", id=dataset.id, name=f"{dataset.name}@{dataset.version}"))
+        for source in session.scalars(select(Source).where(Source.manifest_id.in_(hurt))):
+            found.append(Damage(kind="source", id=source.id, name=source.id))
+        return found
+
+    return CheckView(
+        chunks=report.chunks,
+        size=report.size,
+        damaged_chunks=sorted(report.damaged),
+        missing_chunks=sorted(report.missing),
+        hurt=ctx.db.write(work) if hurt else [],
+    )
+
+
+def usage(ctx: Context) -> UsageView:
+    found = store_usage(ctx.store)
+    return UsageView(
+        size=found.size,
+        chunks=found.chunks,
+        packs=found.packs,
+        manifests=found.manifests,
+        logical=found.logical,
+        trash=found.trash,
+    )
+
+
+def _used_manifests(session: Session) -> set[str]:
+    used: set[str | None] = set(session.scalars(select(Source.manifest_id)))
+    used |= set(session.scalars(select(Dataset.manifest_id)))
+    used |= set(session.scalars(select(Checkpoint.manifest_id)))
+    open_jobs = select(Job.inputs).where(Job.state.not_in([s.value for s in JobState if s.is_terminal]))
+    used |= {i["manifest_id"] for inputs in session.scalars(open_jobs) for i in inputs}
+    resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))
+    used |= {resume.get("manifest_id") for resume in resumes if resume}
+    return {m for m in used if m}
+
+
+def _drop_unused_sources(ctx: Context, grace_s: float) -> None:
+    old = utcnow() - timedelta(seconds=grace_s)
+    used = select(Job.source_id)
+    ctx.db.write(
+        lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None
+    )
+
+
+def _forget_gone_chunks(ctx: Context) -> None:
+    """A workspace's note of having brought a chunk goes with the chunk."""
+    last: tuple[str, bytes] = ("", b"")
+    while True:
+        with ctx.db.read() as session:
+            key = tuple_(WorkspaceChunk.workspace_id, WorkspaceChunk.hash)
+            rows = session.execute(
+                select(WorkspaceChunk.workspace_id, WorkspaceChunk.hash).where(key > last).order_by(key).limit(_BATCH)
+            ).all()
+        if not rows:
+            return
+        last = (rows[-1][0], rows[-1][1])
+        gone = [bytes.fromhex(h) for h in ctx.store.missing({row[1].hex() for row in rows})]
+        _forget(ctx, gone)
+
+
+def _forget(ctx: Context, hashes: list[bytes]) -> None:
+    for start in range(0, len(hashes), 500):
+        query = delete(WorkspaceChunk).where(WorkspaceChunk.hash.in_(hashes[start : start + 500]))
+        ctx.db.write(lambda session, query=query: session.execute(query) and None)  # type: ignore[misc]

@@ -1,0 +1,199 @@
+"""A node runs its workers as the contract says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.testing.agent_gang import Gang
+
+SHOW = """
+import json, os, sys
+keys = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"]
+print(json.dumps({k: os.environ[k] for k in keys}))
+print("to stderr", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 1), (1, 2), (2, 2)])
+def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_nodes: int, accels: int) -> None:
+    job = gang(["train.py"], {"train.py": SHOW}, num_nodes=num_nodes, accels=accels)
+    assert job.finish() == [0] * num_nodes
+    seen = []
+    for node in range(num_nodes):
+        last = job.server.last(node)
+        assert last is not None and last.final and last.exit_code == 0 and last.reason is None and not last.told
+        states = [str(b.state) for _, b in job.server.beats[node]]
+        assert states == sorted(states, key=["preparing", "running", "exited"].index) and states[-1] == "exited"
+        for rank in range(node * accels, (node + 1) * accels):
+            (line,) = job.server.log(node, rank=rank, stream="out")
+            assert job.server.log(node, rank=rank, stream="err") == ["to stderr"]
+            place = json.loads(line)
+            assert (int(place["RANK"]), int(place["GROUP_RANK"])) == (rank, node)
+            assert int(place["LOCAL_RANK"]) == rank - node * accels and int(place["WORLD_SIZE"]) == num_nodes * accels
+            seen.append((place["MASTER_ADDR"], place["MASTER_PORT"]))
+    assert len(set(seen)) == 1 and 20000 <= int(seen[0][1]) <= 32700
+
+
+PATHS = """
+import json, os, sys
+def read(path):
+    try:
+        return open(path).read()
+    except OSError as error:
+        return type(error).__name__
+def writable(path):
+    try:
+        open(path, "w").close()
+        return True
+    except OSError:
+        return False
+args = sys.argv[1:]
+print(json.dumps({
+    "args": args,
+    "read": [read(a.split("=")[-1]) for a in args],
+    "env": {k: os.environ.get(k) for k in ("DATA_LOCATION", "SHOAL_RESUME_FROM", "OUTPUT_DIR", "MINE", "SHOAL_SPOOL")},
+    "data": read(os.environ["DATA_LOCATION"] + "/a.txt"),
+    "ck": read(os.environ["SHOAL_RESUME_FROM"] + "/model.bin"),
+    "mine": read(os.environ["MINE"]),
+    "cwd": os.getcwd() == os.path.dirname(os.path.abspath(__file__)),
+    "path": sys.path[0] == os.getcwd(),
+    "spool": os.path.isdir(os.environ["SHOAL_SPOOL"]),
+}))
+with open(os.environ["OUTPUT_DIR"] + "/made.txt", "w") as f:
+    f.write("by the job")
+"""
+
+
+def test_inputs_and_outputs_are_where_the_contract_says(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+    names = ["/input/text/a.txt", "--old=/input/a.txt", "/checkpoint/model.bin", "/netmind_train/datasets/job_1/a.txt"]
+    job = gang(["train.py", *names], {"train.py": PATHS}, env=sandbox, start=False)
+    job.server.reply.mounts = [
+        job.server.mount("/input/text", {"a.txt": "alpha", "sub/b.txt": "beta"}),
+        job.server.mount("/input-checkpoint", {"model.bin": "weights"}),
+    ]
+    job.server.reply.env = {"MINE": "/input/text/sub/b.txt"}
+    job.start().finish()
+    last = job.server.last()
+    assert last is not None and last.exit_code == 0 and last.paths == sandbox["SHOAL_SANDBOX"], job.server.log()
+    found = json.loads(job.server.log()[0])
+    assert found["read"] == ["alpha", "alpha", "weights", "alpha"]
+    assert (found["data"], found["ck"], found["mine"]) == ("alpha", "weights", "beta")
+    assert found["cwd"] and found["path"] and found["spool"]
+    assert (job.work_dir() / "output-checkpoint/made.txt").read_text() == "by the job"
+    if sandbox["SHOAL_SANDBOX"] == "bubblewrap":
+        assert found["args"] == names and found["env"]["DATA_LOCATION"] == "/input/text"
+    assert not any(Path(p).exists() for p in ("/input", "/output-checkpoint", "/netmind_train"))
+
+
+def test_the_sandbox_keeps_inputs_read_only_and_hides_what_is_not_the_jobs(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+    if sandbox["SHOAL_SANDBOX"] == "rewrite":
+        pytest.skip("only a sandbox can")
+    script = """
+import os, sys
+for path, mode in (("/input/text/a.txt", "w"), ("/input/new", "w"), (sys.argv[1], "r")):
+    try:
+        open(path, mode); print("opened", path)
+    except OSError as error:
+        print(error.strerror)
+print(os.listdir(sys.argv[2]))
+print(os.path.exists("/dev/shm"), os.access("/dev/null", os.W_OK), len([p for p in os.listdir("/proc") if p.isdigit()]) < 10)
+"""
+    job = gang(["t.py"], {"t.py": script}, env=sandbox, start=False)
+    job.server.reply.entry += [str(job.work_dir() / "launch.json"), str(job.server.server_file.parent)]
+    job.server.reply.mounts = [job.server.mount("/input/text", {"a.txt": "alpha"})]
+    job.start().finish()
+    assert job.server.log() == ["Read-only file system", "Read-only file system", "Permission denied", "[]", "True True True"]
+
+
+def test_data_is_passed_to_a_script_that_takes_it(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+    takes = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data')\nprint(open(p.parse_args().data + '/a.txt').read())\n"
+    for script, argv, expected in [(takes, [], "alpha"), ("import sys\nprint(sys.argv[1:])", [], "[]")]:
+        job = gang(["t.py", *argv], {"t.py": script}, env=sandbox, start=False)
+        job.server.reply.mounts = [job.server.mount("/input/text", {"a.txt": "alpha"})]
+        job.start().finish()
+        assert job.server.log() == [expected]
+
+
+def test_secrets_reach_the_workers_environment_and_nothing_else(gang: Callable[..., Gang]) -> None:
+    script = """
+import os, subprocess
+print("is", os.environ["WANDB_API_KEY"], len(os.environ["WANDB_API_KEY"]))
+print("token" in str(dict(os.environ)), "SHOAL_API_KEY" in os.environ)
+print("held", os.environ["WANDB_API_KEY"] in subprocess.run(["ps", "-ww", "axo", "args"], capture_output=True, text=True).stdout)
+raise SystemExit("failed with " + os.environ["WANDB_API_KEY"])
+"""
+    job = gang(["t.py"], {"t.py": script}, secrets={"WANDB_API_KEY": "planted-secret-value"})
+    job.finish()
+    last = job.server.last()
+    assert last is not None and last.exit_code == 1 and last.reason == "exit code 1: failed with ***"
+    assert job.server.log(stream="out") == ["is *** 20", "False False", "held False"]
+    for path in job.work_dir().rglob("*"):
+        if path.is_file():
+            assert b"planted-secret-value" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "expected"),
+    [
+        (["-m", "pkg.train", "x"], {"pkg/__init__.py": "", "pkg/train.py": "import sys; print(sys.argv[1:])"}, ["['x']"]),
+        (["run.sh", "a b"], {"run.sh": 'echo "got $1"; python -c "print(2)"'}, ["got a b", "2"]),
+        (["python", "t.py"], {"t.py": "print('hi')"}, ["hi"]),
+    ],
+)
+def test_modules_shell_scripts_and_commands_run_as_they_are(
+    gang: Callable[..., Gang], entry: list[str], files: dict[str, str], expected: list[str]
+) -> None:
+    job = gang(entry, files)
+    job.finish()
+    assert job.server.log() == expected
+
+
+def test_a_program_that_is_not_there_is_named(gang: Callable[..., Gang]) -> None:
+    job = gang(["no-such-program"], {"t.py": ""})
+    job.finish()
+    last = job.server.last()
+    assert last is not None and last.exit_code == 127 and last.reason == "cannot run no-such-program: No such file or directory"
+
+
+def test_two_agents_never_run_one_node(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": "import time; print('up'); time.sleep(60)"})
+    job.server.wait(lambda: job.server.log())
+    second = job.start_node(0)
+    assert second.wait(30) == 3
+    job.agents[0].terminate()
+    assert job.finish() == [0]
+
+
+def test_an_agent_the_server_does_not_want_leaves(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": "print(1)"}, start=False)
+    path = job.launch_file(0)
+    path.write_text(path.read_text().replace("token-0", "stranger"))
+    done = subprocess.run(["python", "-m", "shoal.agent", str(path)], timeout=30, check=False)
+    assert done.returncode == 4
+    assert "join refused: forbidden" in (job.work_dir() / "agent.log").read_text()
+
+
+def test_progress_and_system_samples_are_reported(gang: Callable[..., Gang]) -> None:
+    script = "import time\nfor n in range(1, 71):\n    print(f'step {n}/70', flush=True)\n    time.sleep(0.1)\n"
+    job = gang(["t.py"], {"t.py": script})
+    job.finish()
+    seen = [b.progress for _, b in job.server.beats[0] if b.progress]
+    assert len({p.step for p in seen}) >= 3 and seen[-1].step == seen[-1].total == 70
+    assert any(p.eta_s and 0 < p.eta_s < 60 for p in seen)
+    (sample, *_) = job.server.records[(0, "system")]
+    assert sample["rss"] > 1 << 20 and sample["procs"] >= 2 and sample["ram_total"] > sample["ram"]
+
+
+def test_the_first_line_arrives_soon_and_beats_come_every_second(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": "import time; print(time.time(), flush=True); time.sleep(3.3)"})
+    job.server.wait(lambda: job.server.log())
+    assert time.time() - float(job.server.log()[0]) < 1.0
+    job.finish()
+    times = [at for at, _ in job.server.beats[0]]
+    assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 2.0

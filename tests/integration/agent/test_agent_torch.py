@@ -1,0 +1,53 @@
+"""Torch itself agrees that it was launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shoal.testing.agent_gang import Gang
+
+pytestmark = pytest.mark.torch
+
+SUM = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+print("sum", int(x), dist.get_world_size(), dist.is_torchelastic_launched(), flush=True)
+dist.destroy_process_group()
+"""
+FAIL = """
+import os, time
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise RuntimeError("rank one gives up")
+    time.sleep(100)
+main()
+"""
+
+
+@pytest.mark.parametrize(("num_nodes", "accels", "launcher"), [(2, 2, "direct"), (1, 2, "torchrun")])
+def test_all_ranks_sum_over_gloo(gang: Callable[..., Gang], sandbox: dict[str, str], num_nodes: int, accels: int, launcher: str) -> None:
+    job = gang(["t.py"], {"t.py": SUM}, num_nodes=num_nodes, accels=accels, launcher=launcher, env=sandbox)
+    assert job.finish(120) == [0] * num_nodes
+    world = num_nodes * accels
+    for rank in range(world):
+        assert job.server.log(rank // accels, rank=rank, stream="out") == [f"sum {world * (world + 1) // 2} {world} True"]
+
+
+def test_torchrun_names_the_worker_that_failed(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": FAIL}, accels=2, launcher="torchrun")
+    job.finish(120)
+    last = job.server.last()
+    assert last is not None
+    assert (last.exit_code, last.failed_rank, last.reason) == (1, 1, "RuntimeError: rank one gives up")
+
+
+def test_a_torchrun_of_the_users_own_fits_into_the_gang(gang: Callable[..., Gang]) -> None:
+    job = gang(["torchrun", "t.py"], {"t.py": SUM}, accels=2)
+    assert job.finish(120) == [0]
+    assert job.server.log(stream="out") == ["sum 3 2 True"] * 2

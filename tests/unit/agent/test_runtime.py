@@ -1,0 +1,180 @@
+"""The contract every script is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.agent import runtime
+from shoal.agent.wire import JoinReply, Launch
+
+LAUNCH = Launch(
+    {
+        "job_id": "job_1",
+        "job_name": "story",
+        "attempt_id": "att_1",
+        "attempt": 2,
+        "node": 1,
+        "token": "secret-token",
+        "url": "http://127.0.0.1:1",
+        "work_dir": "/w",
+        "cache_dir": "/c",
+        "python": "/rt/bin/python",
+        "machine": "local",
+        "slots": [4, 6],
+        "slot_kind": "cuda",
+        "cpu_threads": 3,
+    }
+)
+GANG = JoinReply({"ready": True, "num_nodes": 2, "accels": 2, "master_addr": "10.0.0.1", "master_port": 23456})
+ALONE = JoinReply({"ready": True, "num_nodes": 1, "accels": 1, "master_addr": "127.0.0.1", "master_port": 23456})
+PATHS = runtime.Paths("/input/text", "/output-checkpoint", "/input-checkpoint", "/w/spool/sdk")
+
+
+def test_a_worker_gets_all_that_torchrun_would_set() -> None:
+    env = runtime.rank_env(LAUNCH, GANG, 1, "/w/tmp/error.json")
+    assert env == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "23456",
+        "TORCHELASTIC_RUN_ID": "att_1",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_ERROR_FILE": "/w/tmp/error.json",
+    }
+
+
+def test_a_single_worker_can_make_a_process_group_but_is_not_told_that_torchrun_started_it() -> None:
+    env = runtime.rank_env(LAUNCH, ALONE, 0, "/e")
+    assert {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys()
+    assert not any(k.startswith("TORCHELASTIC") for k in env)
+
+
+def test_the_names_of_the_older_systems_are_there() -> None:
+    env = runtime.node_env(LAUNCH, GANG, PATHS)
+    assert env["DATA_LOCATION"] == "/input/text"
+    assert env["OUTPUT_DIR"] == env["FLEXAI_OUTPUT_CHECKPOINT_DIR"] == "/output-checkpoint"
+    assert env["SHOAL_RESUME_FROM"] == env["FLEXAI_INPUT_CHECKPOINT_DIR"] == "/input-checkpoint"
+    assert env["JOBID"] == env["RUN_ID"] == env["SHOAL_JOB_ID"] == "job_1"
+    assert (env["USE_DDP"], env["PLATFORM"], env["SHOAL_ATTEMPT"]) == ("1", "pytorch", "2")
+    assert (env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("4,6", "3", "1")
+    assert (env["SHOAL_ATTEMPT_ID"], env["SHOAL_NODE"], env["SHOAL_SPOOL"]) == ("att_1", "1", "/w/spool/sdk")
+
+
+def test_what_is_not_mounted_is_not_named() -> None:
+    env = runtime.node_env(LAUNCH, ALONE, runtime.Paths(None, "/output-checkpoint", None, "/s"))
+    assert not env.keys() & {"DATA_LOCATION", "SHOAL_RESUME_FROM", "FLEXAI_INPUT_CHECKPOINT_DIR", "USE_DDP"}
+
+
+def test_of_the_machine_only_what_is_useful_and_harmless_is_passed_on() -> None:
+    host = {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "https_proxy": "http://p",
+        "PIP_INDEX_URL": "http://i",
+        "NCCL_DEBUG": "INFO",
+        "HF_HOME": "/hf",
+        "TORCH_HOME": "/t",
+        "TOKENIZERS_PARALLELISM": "0",
+        "HF_TOKEN": "x",
+        "SHOAL_API_KEY": "x",
+        "SHOAL_HOME": "/x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "PYTHONPATH": "/x",
+        "DISPLAY": ":0",
+    }
+    kept = runtime.base_env(host)
+    assert kept.keys() == {
+        *("PATH", "HOME", "https_proxy", "PIP_INDEX_URL", "NCCL_DEBUG", "HF_HOME", "TORCH_HOME", "TOKENIZERS_PARALLELISM")
+    }
+
+
+def test_the_programs_of_the_interpreter_come_first_on_the_path() -> None:
+    env = runtime.host_env({"PATH": "/usr/bin:/rt/bin"}, "/env/bin/python", "/rt/bin/python")
+    assert env["PATH"] == "/env/bin:/rt/bin:/usr/bin" and env["VIRTUAL_ENV"] == "/env"
+    assert "VIRTUAL_ENV" not in runtime.host_env({}, "/rt/bin/python", "/rt/bin/python")
+
+
+def test_the_user_wins_over_the_machine_but_not_over_ranks() -> None:
+    env = runtime.merge(
+        {"A": "host", "B": "host"}, {"OMP_NUM_THREADS": "1"}, {"A": "/input", "OMP_NUM_THREADS": "7", "RANK": "9"}, {"RANK": "0"}, str.upper
+    )
+    assert env == {"A": "/INPUT", "B": "host", "OMP_NUM_THREADS": "7", "RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "argv", "per_rank", "script"),
+    [
+        (["train.py", "--lr", "1"], ["PY", "-u", "train.py", "--lr", "1"], True, "train.py"),
+        (["python", "train.py"], ["PY", "-u", "train.py"], True, "train.py"),
+        (["python3.11", "-X", "dev", "train.py"], ["PY", "-u", "-X", "dev", "train.py"], True, None),
+        (["-m", "pkg.train", "a"], ["PY", "-u", "-m", "pkg.train", "a"], True, None),
+        (["python", "-m", "torch.distributed.run", "t.py"], ["PY", "-u", "-m", "torch.distributed.run", "t.py"], False, None),
+        (["torchrun", "--nproc_per_node", "2", "t.py"], ["PY", "-u", "-m", "torch.distributed.run", "--nproc_per_node", "2", "t.py"], False, None),
+        (["accelerate", "launch", "t.py"], ["PY", "-u", "-m", "accelerate.commands.accelerate_cli", "launch", "t.py"], False, None),
+        (["run.sh", "a"], ["bash", "run.sh", "a"], False, None),
+        (["bash", "-c", "true"], ["bash", "-c", "true"], False, None),
+    ],
+)  # fmt: skip
+def test_entries_run_as_they_are_meant(entry: list[str], argv: list[str], per_rank: bool, script: str | None, tmp_path: Path) -> None:
+    found = runtime.command(entry, "PY", tmp_path)
+    assert (found.argv, found.per_rank) == (argv, per_rank)
+    if script:
+        assert found.script == script
+
+
+def test_a_script_without_a_suffix_runs_by_python_unless_it_is_executable(tmp_path: Path) -> None:
+    file = tmp_path / "train"
+    file.write_text("print(1)")
+    assert runtime.command(["train"], "PY", tmp_path).argv == ["PY", "-u", "train"]
+    file.chmod(0o755)
+    assert runtime.command(["train"], "PY", tmp_path).argv == [str(file)]
+
+
+@pytest.mark.parametrize(
+    ("text", "accepts"),
+    [
+        ("p.add_argument('--data', type=str)", True),
+        ("p.add_argument('-d', \"--data\")", True),
+        ("p.add_argument('--data_dir')", False),
+        ("p.add_argument('--datafile'); data = 1", False),
+        ("from transformers import HfArgumentParser\n@dataclass\nclass A:\n    data: str = ''\n", True),
+        ("from transformers import HfArgumentParser\n@dataclass\nclass A:\n    data_dir: str = ''\n", False),
+        ("@dataclass\nclass A:\n    data: str = ''\n", False),
+        ("def broken(:  # --data", False),
+    ],
+)
+def test_a_script_that_takes_data_is_recognised(text: str, accepts: bool) -> None:
+    assert runtime.accepts_data(text) is accepts
+
+
+def test_data_given_by_the_user_is_noticed() -> None:
+    assert runtime.passes_data(["t.py", "--data", "x"]) and runtime.passes_data(["t.py", "--data=x"])
+    assert not runtime.passes_data(["t.py", "--dataset", "x"])
+
+
+def test_nodes_of_one_machine_meet_on_loopback() -> None:
+    local = JoinReply({"ready": True, "num_nodes": 2, "accels": 1, "master_addr": "127.0.0.1"})
+    assert runtime.network_env(local, {}) == {"GLOO_SOCKET_IFNAME": "lo"}
+    assert runtime.network_env(local, {"GLOO_SOCKET_IFNAME": "eth0"}) == {}
+    assert runtime.network_env(GANG, {}) == runtime.network_env(ALONE, {}) == {}
+
+
+def test_torchrun_gets_the_gang_and_no_restarts() -> None:
+    argv = runtime.torchrun(LAUNCH, GANG, "PY", ["w"])
+    assert "--max-restarts=0" in argv and "--nnodes=2" in argv and "--node-rank=1" in argv and "--nproc-per-node=2" in argv
+    assert argv[-1] == "w"
+
+
+def test_nothing_of_the_contract_holds_the_agents_token() -> None:
+    everything = {**runtime.node_env(LAUNCH, GANG, PATHS), **runtime.rank_env(LAUNCH, GANG, 0, "/e"), **runtime.launcher_env(LAUNCH, GANG)}
+    assert "secret-token" not in str(everything)
