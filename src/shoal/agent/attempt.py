@@ -211,7 +211,9 @@ class Node:
             if watch.complete and all(e.code == 0 for e in watch.exits):
                 return ended(0, None)
             words = last_error(self._capture.tail(None, "sys"))
-            return ended(-int(signal.SIGKILL), f"the launcher of the workers died: {words or 'killed (out of memory?)'}")
+            return ended(
+                -int(signal.SIGKILL), f"the launcher of the workers died: {words or 'killed (out of memory?)'}"
+            )
         rank, code = self._blame(failure.local, failure.code)
         return ended(code, explain(code, self._capture.tail(rank, "err"), self._capture.tail(rank, "out")), rank=rank)
 

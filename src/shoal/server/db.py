@@ -31,11 +31,12 @@ _MAX_WAITING = 10_000
 
 
 class Database:
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, synchronous: str = "FULL"):
+        """Anything less than FULL may lose acknowledged writes with the power: for tests of other things only."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = path
-        self.writer = _engine(path, "BEGIN IMMEDIATE", poolclass=StaticPool)
-        self.reader = _engine(path, "BEGIN", poolclass=QueuePool, pool_size=8, max_overflow=56)
+        self.writer = _engine(path, "BEGIN IMMEDIATE", synchronous, poolclass=StaticPool)
+        self.reader = _engine(path, "BEGIN", synchronous, poolclass=QueuePool, pool_size=8, max_overflow=56)
         self._queue: queue.Queue[tuple[Work, Future[Any]] | None] = queue.Queue(maxsize=_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
         self._thread.start()
@@ -114,13 +115,13 @@ class Database:
                 done.set_exception(failure)
 
 
-def _engine(path: Path, begin: str, **options: Any) -> Engine:
+def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we begin transactions ourselves, below
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "busy_timeout=30000"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

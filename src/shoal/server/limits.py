@@ -41,6 +41,6 @@ class BodyLimit:
 
 
 def _limit(path: str) -> int:
-    if path.endswith("/store/chunks"):
+    if path.endswith("/chunks"):
         return CHUNKS_LIMIT
-    return SEGMENT_LIMIT if "/agent/" in path else JSON_LIMIT
+    return SEGMENT_LIMIT if "/agent/segments/" in path else JSON_LIMIT

@@ -114,44 +114,55 @@ class _Rules:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    disk: str
+    prefix: str
+    """Its path in the tree, with a slash at the end."""
+    real: str
+    above: frozenset[str]
+    """The real folders it lies in, itself included: a link back to one of them is a circle."""
+    rules: _Rules
+
+
 def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> Iterator[ScannedFile]:
-    real_root = os.path.realpath(root)
-    # (folder on disk, path prefix in the tree, rules, real folders above it: a link back to one of them is a circle)
-    pending: list[tuple[str, str, _Rules, frozenset[str]]] = [(str(root), "", _Rules(), frozenset({real_root}))]
+    top = os.path.realpath(root)
+    pending = [_Folder(str(root), "", top, frozenset({top}), _Rules())]
     while pending:
-        folder, prefix, rules, above = pending.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except PermissionError as error:
-            raise InvalidSpec(f"The folder {prefix or root} may not be read.") from error
-        if ignore:
-            rules = rules.below(folder, prefix, {e.name for e in entries})
+        here = pending.pop()
+        entries = _entries(here, root)
+        rules = here.rules.below(here.disk, here.prefix, {e.name for e in entries}) if ignore else here.rules
         for entry in entries:
-            path = prefix + entry.name
+            path, real = here.prefix + entry.name, f"{here.real}/{entry.name}"
             info = entry.stat(follow_symlinks=False)
-            above_here = above
             if stat.S_ISLNK(info.st_mode):
                 # Looked at before it is followed: an ignored link may point anywhere.
-                if ignore and (
-                    _never(entry.name) or rules.ignored(path, folder=False) or rules.ignored(path, folder=True)
-                ):
+                if ignore and (_never(entry.name) or any(rules.ignored(path, folder=f) for f in (False, True))):
                     continue
-                real = _follow(entry.path, path, real_root, follow_out)
-                if real is None or real in above:
-                    skipped.append(f"{path}: a link {'to nowhere' if real is None else 'in a circle'}")
+                target = _follow(entry.path, path, top, follow_out)
+                if target is None or target in here.above:
+                    skipped.append(f"{path}: a link {'to nowhere' if target is None else 'in a circle'}")
                     continue
-                info = Path(real).stat()
-                above_here = above | {real}
+                real, info = target, Path(target).stat()
             is_folder = stat.S_ISDIR(info.st_mode)
             if ignore and (_never(entry.name, folder=is_folder) or rules.ignored(path, folder=is_folder)):
                 continue
             if is_folder:
-                pending.append((entry.path, path + "/", rules, above_here))
+                pending.append(_Folder(entry.path, path + "/", real, here.above | {real}, rules))
             elif stat.S_ISREG(info.st_mode):
                 yield ScannedFile(_text(path), info.st_size, bool(info.st_mode & 0o111), info.st_mtime_ns)
             else:
                 skipped.append(f"{path}: not a regular file")
+
+
+def _entries(folder: _Folder, root: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder.disk) as listing:
+            return list(listing)
+    except PermissionError as error:
+        raise InvalidSpec(f"The folder {folder.prefix or root} may not be read.") from error
+    except FileNotFoundError:
+        return []  # removed since its parent was listed
 
 
 def _follow(link: str, path: str, real_root: str, follow_out: bool) -> str | None:

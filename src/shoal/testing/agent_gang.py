@@ -16,7 +16,9 @@ from shoal.testing.agent_server import AgentServer
 class Gang:
     """`env` is added to the agents' own environment; `reply` to what the server answers at join."""
 
-    def __init__(self, folder: Path, cache: Path, entry: list[str], files: dict[str, Any], env: dict[str, str], **reply: Any):
+    def __init__(
+        self, folder: Path, cache: Path, entry: list[str], files: dict[str, Any], env: dict[str, str], **reply: Any
+    ):
         self.folder, self.cache, self.env = folder, cache, env
         folder.mkdir()
         (folder / "server").mkdir()

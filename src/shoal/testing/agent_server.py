@@ -31,7 +31,15 @@ from shoal.core.errors import Fenced, Forbidden, NotFound, OutOfSequence, ShoalE
 class AgentServer:
     """Tokens are `token-<node>`. It may go down and come back elsewhere; what it acknowledged it keeps."""
 
-    def __init__(self, folder: Path, entry: list[str], *, files: dict[str, str | bytes] | None = None, num_nodes: int = 1, **reply: Any):
+    def __init__(
+        self,
+        folder: Path,
+        entry: list[str],
+        *,
+        files: dict[str, str | bytes] | None = None,
+        num_nodes: int = 1,
+        **reply: Any,
+    ):
         self.server_file = folder / "server.json"
         self._chunks: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
@@ -101,7 +109,9 @@ class AgentServer:
             while not (value := condition()):
                 if time.monotonic() > deadline:
                     last = {n: b[-1][1].model_dump() for n, b in self.beats.items() if b}
-                    raise TimeoutError(f"not within {timeout_s} s; last beats {last}; log {[self.log(n)[-5:] for n in self.beats]}")
+                    raise TimeoutError(
+                        f"not within {timeout_s} s; last beats {last}; log {[self.log(n)[-5:] for n in self.beats]}"
+                    )
                 self._changed.wait(0.05)
             return value
 

@@ -5,16 +5,19 @@ Nothing here listens, schedules or starts agents; `shoal.testing.live` does.
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx
 from fastapi import FastAPI
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.datastructures import State
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest, SourceCommit
 from shoal.core.ids import new_id
@@ -23,6 +26,7 @@ from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
 from shoal.server.live import Live
@@ -73,7 +77,7 @@ def make_context(
 ) -> Context:
     """An empty server in `home`, with password hashing made cheap. Close its `db` when done."""
     layout = Layout(home)
-    db = Database(layout.database)
+    db = Database(layout.database, synchronous="OFF")
     Base.metadata.create_all(db.writer)
     context = Context(
         layout=layout,
@@ -87,6 +91,19 @@ def make_context(
     )
     use_guards(context, Guards(passwords=Passwords(memory_kib=8, time_cost=1)))
     return context
+
+
+def make_app(context: Context) -> FastAPI:
+    """`create_app`, but its routes are built only once per process: that takes longer than most tests."""
+    app = copy.copy(_first_app())
+    app.state = State()
+    app.state.context = context
+    return app
+
+
+@functools.cache
+def _first_app() -> FastAPI:
+    return create_app(cast(Context, None))
 
 
 class AppClient:

@@ -90,7 +90,9 @@ def test_kill_9_of_the_agent_takes_everything_with_it_and_a_salvage_tells_the_re
     assert job.salvage() == 0 and len(job.server.beats[0]) == beats
 
 
-def test_a_worker_killed_by_9_is_reported_within_two_seconds_and_named(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+def test_a_worker_killed_by_9_is_reported_within_two_seconds_and_named(
+    gang: Callable[..., Gang], sandbox: dict[str, str]
+) -> None:
     script = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(1000)\n"
     job = gang(["t.py"], {"t.py": script}, accels=2, env=sandbox)
     job.server.wait(lambda: len(job.server.log()) == 2)

@@ -7,6 +7,8 @@ import json
 import zipfile
 from collections.abc import Callable
 
+import pytest
+
 from shoal.core.agents import BeatReply
 from shoal.testing.agent_gang import Gang
 
@@ -14,12 +16,21 @@ from shoal.testing.agent_gang import Gang
 def wheel(name: str, version: str, body: str) -> bytes:
     out = io.BytesIO()
     info = f"{name}-{version}.dist-info"
+    content = {
+        f"{name}.py": body,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
     with zipfile.ZipFile(out, "w") as z:
-        z.writestr(f"{name}.py", body)
-        z.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        z.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        z.writestr(f"{info}/RECORD", "")
+        for path, text in content.items():
+            z.writestr(zipfile.ZipInfo(path), text)  # a fixed date: equal content, equal bytes
     return out.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
 USE = "import tinypkg, pydantic, sys\nprint(tinypkg.WHO, pydantic.__name__, sys.prefix)\n"
@@ -39,7 +50,9 @@ def test_a_small_package_is_installed_once_and_the_runtimes_packages_stay_visibl
     (line,) = first.server.log(stream="out")
     assert line.split()[:2] == ["me", "pydantic"] and str(first.cache) in line
     told = first.server.log(stream="sys")
-    assert any("installing requirements.txt" in m for m in told) and any("Successfully installed tinypkg-1.0" in m for m in told)
+    assert any("installing requirements.txt" in m for m in told) and any(
+        "Successfully installed tinypkg-1.0" in m for m in told
+    )
 
     again = gang(["t.py"], files("me"))
     again.finish(60)
@@ -55,7 +68,11 @@ def test_what_cannot_be_installed_fails_the_job_with_pips_own_words(gang: Callab
     assert job.finish(120) == [0]
     last = job.server.last()
     assert last is not None and last.exit_code == 1 and last.failed_rank is None and not last.told
-    assert last.reason is not None and last.reason.startswith("requirements.txt: ERROR:") and "not-there-at-all" in last.reason
+    assert (
+        last.reason is not None
+        and last.reason.startswith("requirements.txt: ERROR:")
+        and "not-there-at-all" in last.reason
+    )
     assert "never" not in job.server.log() and any("not-there-at-all" in m for m in job.server.log(stream="sys"))
 
 
@@ -80,6 +97,8 @@ def test_a_stop_while_pip_works_is_obeyed(gang: Callable[..., Gang]) -> None:
 
 
 def test_requirements_below_the_root_are_ignored(gang: Callable[..., Gang]) -> None:
-    job = gang(["t.py"], {"t.py": "print('ran')", "sub/requirements.txt": "./not-there\n", "Requirements.txt": "./nor-there\n"})
+    job = gang(
+        ["t.py"], {"t.py": "print('ran')", "sub/requirements.txt": "./not-there\n", "Requirements.txt": "./nor-there\n"}
+    )
     job.finish()
     assert job.server.log() == ["ran"]

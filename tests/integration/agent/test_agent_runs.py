@@ -91,7 +91,9 @@ def test_inputs_and_outputs_are_where_the_contract_says(gang: Callable[..., Gang
     assert not any(Path(p).exists() for p in ("/input", "/output-checkpoint", "/netmind_train"))
 
 
-def test_the_sandbox_keeps_inputs_read_only_and_hides_what_is_not_the_jobs(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+def test_the_sandbox_keeps_inputs_read_only_and_hides_what_is_not_the_jobs(
+    gang: Callable[..., Gang], sandbox: dict[str, str]
+) -> None:
     if sandbox["SHOAL_SANDBOX"] == "rewrite":
         pytest.skip("only a sandbox can")
     script = """
@@ -108,7 +110,13 @@ print(os.path.exists("/dev/shm"), os.access("/dev/null", os.W_OK), len([p for p 
     job.server.reply.entry += [str(job.work_dir() / "launch.json"), str(job.server.server_file.parent)]
     job.server.reply.mounts = [job.server.mount("/input/text", {"a.txt": "alpha"})]
     job.start().finish()
-    assert job.server.log() == ["Read-only file system", "Read-only file system", "Permission denied", "[]", "True True True"]
+    assert job.server.log() == [
+        "Read-only file system",
+        "Read-only file system",
+        "Permission denied",
+        "[]",
+        "True True True",
+    ]
 
 
 def test_data_is_passed_to_a_script_that_takes_it(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
@@ -141,7 +149,11 @@ raise SystemExit("failed with " + os.environ["WANDB_API_KEY"])
 @pytest.mark.parametrize(
     ("entry", "files", "expected"),
     [
-        (["-m", "pkg.train", "x"], {"pkg/__init__.py": "", "pkg/train.py": "import sys; print(sys.argv[1:])"}, ["['x']"]),
+        (
+            ["-m", "pkg.train", "x"],
+            {"pkg/__init__.py": "", "pkg/train.py": "import sys; print(sys.argv[1:])"},
+            ["['x']"],
+        ),
         (["run.sh", "a b"], {"run.sh": 'echo "got $1"; python -c "print(2)"'}, ["got a b", "2"]),
         (["python", "t.py"], {"t.py": "print('hi')"}, ["hi"]),
     ],
@@ -158,7 +170,11 @@ def test_a_program_that_is_not_there_is_named(gang: Callable[..., Gang]) -> None
     job = gang(["no-such-program"], {"t.py": ""})
     job.finish()
     last = job.server.last()
-    assert last is not None and last.exit_code == 127 and last.reason == "cannot run no-such-program: No such file or directory"
+    assert (
+        last is not None
+        and last.exit_code == 127
+        and last.reason == "cannot run no-such-program: No such file or directory"
+    )
 
 
 def test_two_agents_never_run_one_node(gang: Callable[..., Gang]) -> None:

@@ -31,12 +31,16 @@ main()
 
 
 @pytest.mark.parametrize(("num_nodes", "accels", "launcher"), [(2, 2, "direct"), (1, 2, "torchrun")])
-def test_all_ranks_sum_over_gloo(gang: Callable[..., Gang], sandbox: dict[str, str], num_nodes: int, accels: int, launcher: str) -> None:
+def test_all_ranks_sum_over_gloo(
+    gang: Callable[..., Gang], sandbox: dict[str, str], num_nodes: int, accels: int, launcher: str
+) -> None:
     job = gang(["t.py"], {"t.py": SUM}, num_nodes=num_nodes, accels=accels, launcher=launcher, env=sandbox)
     assert job.finish(120) == [0] * num_nodes
     world = num_nodes * accels
     for rank in range(world):
-        assert job.server.log(rank // accels, rank=rank, stream="out") == [f"sum {world * (world + 1) // 2} {world} True"]
+        assert job.server.log(rank // accels, rank=rank, stream="out") == [
+            f"sum {world * (world + 1) // 2} {world} True"
+        ]
 
 
 def test_torchrun_names_the_worker_that_failed(gang: Callable[..., Gang]) -> None:

@@ -28,7 +28,12 @@ def test_windows_line_ends_are_line_ends_even_when_cut_in_two() -> None:
     assert split(b"a\r\nb\r", b"\nc\r\n") == [b"a", b"b", b"c"]
 
 
-@given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b and b"\r" not in b and b"\x1b" not in b), max_size=20), st.data())
+@given(
+    st.lists(
+        st.binary(max_size=40).filter(lambda b: b"\n" not in b and b"\r" not in b and b"\x1b" not in b), max_size=20
+    ),
+    st.data(),
+)
 def test_any_cutting_gives_the_same_lines(lines: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
@@ -108,5 +113,7 @@ def test_a_secret_is_not_shown_by_the_split_of_an_over_long_line() -> None:
     for offset in range(MAX_LINE - 130, MAX_LINE + 130, 7):
         splitter = Splitter(redact, redact.longest)
         data = b"." * offset + b"s3cr3t" * 20 + b"." * 20_000
-        lines = [line for n in range(0, len(data), 4096) for line in splitter.feed(data[n : n + 4096], 0.0)] + splitter.close()
+        lines = [
+            line for n in range(0, len(data), 4096) for line in splitter.feed(data[n : n + 4096], 0.0)
+        ] + splitter.close()
         assert b"s3cr3t" not in b"".join(redact(line) for line in lines), offset

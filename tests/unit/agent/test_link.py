@@ -38,7 +38,11 @@ class Peer:
                     if answer is None:
                         break
                     conn.sendall(answer)
-                    if b"close" in answer.partition(b"\r\n\r\n")[0] or b"Content-Length" not in answer and b"chunked" not in answer:
+                    if (
+                        b"close" in answer.partition(b"\r\n\r\n")[0]
+                        or (b"Content-Length" not in answer
+                        and b"chunked" not in answer)
+                    ):
                         break
 
     def close(self) -> None:
@@ -109,7 +113,10 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_opened_again(peer: Calla
     link.close()
 
 
-@pytest.mark.parametrize("answer", [None, b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\nshort"])
+@pytest.mark.parametrize(
+    "answer",
+    [None, b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\nshort"],
+)
 def test_no_proper_answer_is_an_outage(peer: Callable[..., Peer], answer: bytes | None) -> None:
     with pytest.raises(Unreachable):
         Link(peer(answer).url, "t").post("/beat", {})
@@ -128,7 +135,10 @@ def test_what_the_server_refuses_is_its_own_error(peer: Callable[..., Peer]) -> 
     assert caught.value.details == {"next_seq": 7}
 
 
-@pytest.mark.parametrize("answer", [refusal(503, "internal"), refusal(429, "too_many_tries"), b"HTTP/1.1 403 No\r\nContent-Length: 4\r\n\r\nblob"])
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(503, "internal"), refusal(429, "too_many_tries"), b"HTTP/1.1 403 No\r\nContent-Length: 4\r\n\r\nblob"],
+)
 def test_an_overloaded_server_or_a_proxys_page_is_an_outage(peer: Callable[..., Peer], answer: bytes) -> None:
     with pytest.raises(Unreachable):
         Link(peer(answer).url, "t").post("/beat", {})

@@ -56,7 +56,9 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path, records: Callable[[
     assert [r["m"] for r in records()] == ["caf\ufffd 🐟"]
 
 
-def test_secrets_do_not_reach_the_log_nor_the_reason(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
+def test_secrets_do_not_reach_the_log_nor_the_reason(
+    tmp_path: Path, records: Callable[[], list[dict[str, Any]]]
+) -> None:
     logs = capture(tmp_path, "hunter2hunter2")
     fd = logs.pipe(0, "err")
     os.write(fd, b"ValueError: hunter2hunter2\n")
@@ -79,7 +81,9 @@ def test_a_pipe_that_somebody_keeps_open_does_not_hold_up_the_end(
     assert [r["m"] for r in records()] == ["last words"]
 
 
-def test_a_flood_is_capped_counted_and_its_end_still_known(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
+def test_a_flood_is_capped_counted_and_its_end_still_known(
+    tmp_path: Path, records: Callable[[], list[dict[str, Any]]]
+) -> None:
     logs = capture(tmp_path, rate_kb_s=64)
     fd = logs.pipe(0, "out")
     lines = 200_000

@@ -22,7 +22,11 @@ def test_a_traceback_gives_its_last_line() -> None:
 
 
 def test_of_chained_tracebacks_the_last_counts() -> None:
-    chained = TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace("bad lr", "worse")
+    chained = (
+        TRACEBACK
+        + "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + TRACEBACK.replace("bad lr", "worse")
+    )
     assert explain(1, chained) == "ValueError: worse"
 
 
@@ -31,7 +35,9 @@ def test_the_rank_prefix_of_torch_is_left_out() -> None:
 
 
 def test_a_message_that_goes_on_below_its_colon_is_told_with_its_next_line() -> None:
-    text = TRACEBACK.replace("ValueError: bad lr", "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for w")
+    text = TRACEBACK.replace(
+        "ValueError: bad lr", "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for w"
+    )
     assert explain(1, text) == "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for w"
 
 
@@ -42,8 +48,18 @@ def test_output_after_a_traceback_does_not_hide_it() -> None:
 @pytest.mark.parametrize(
     ("code", "stderr", "stdout", "reason"),
     [
-        (1, '  File "t.py", line 1\n    x(\n     ^\nSyntaxError: \'(\' was never closed\n', "", "SyntaxError: '(' was never closed"),
-        (2, "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n", "", "t.py: error: unrecognized arguments: --x"),
+        (
+            1,
+            "  File \"t.py\", line 1\n    x(\n     ^\nSyntaxError: '(' was never closed\n",
+            "",
+            "SyntaxError: '(' was never closed",
+        ),
+        (
+            2,
+            "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n",
+            "",
+            "t.py: error: unrecognized arguments: --x",
+        ),
         (3, "", "", "exit code 3"),
         (3, "", "giving up\n", "exit code 3: giving up"),
         (1, "UserWarning: be careful\n", "", "exit code 1: UserWarning: be careful"),

@@ -94,7 +94,16 @@ def test_of_the_machine_only_what_is_useful_and_harmless_is_passed_on() -> None:
     }
     kept = runtime.base_env(host)
     assert kept.keys() == {
-        *("PATH", "HOME", "https_proxy", "PIP_INDEX_URL", "NCCL_DEBUG", "HF_HOME", "TORCH_HOME", "TOKENIZERS_PARALLELISM")
+        *(
+            "PATH",
+            "HOME",
+            "https_proxy",
+            "PIP_INDEX_URL",
+            "NCCL_DEBUG",
+            "HF_HOME",
+            "TORCH_HOME",
+            "TOKENIZERS_PARALLELISM",
+        )
     }
 
 
@@ -106,7 +115,11 @@ def test_the_programs_of_the_interpreter_come_first_on_the_path() -> None:
 
 def test_the_user_wins_over_the_machine_but_not_over_ranks() -> None:
     env = runtime.merge(
-        {"A": "host", "B": "host"}, {"OMP_NUM_THREADS": "1"}, {"A": "/input", "OMP_NUM_THREADS": "7", "RANK": "9"}, {"RANK": "0"}, str.upper
+        {"A": "host", "B": "host"},
+        {"OMP_NUM_THREADS": "1"},
+        {"A": "/input", "OMP_NUM_THREADS": "7", "RANK": "9"},
+        {"RANK": "0"},
+        str.upper,
     )
     assert env == {"A": "/INPUT", "B": "host", "OMP_NUM_THREADS": "7", "RANK": "0"}
 
@@ -125,7 +138,9 @@ def test_the_user_wins_over_the_machine_but_not_over_ranks() -> None:
         (["bash", "-c", "true"], ["bash", "-c", "true"], False, None),
     ],
 )  # fmt: skip
-def test_entries_run_as_they_are_meant(entry: list[str], argv: list[str], per_rank: bool, script: str | None, tmp_path: Path) -> None:
+def test_entries_run_as_they_are_meant(
+    entry: list[str], argv: list[str], per_rank: bool, script: str | None, tmp_path: Path
+) -> None:
     found = runtime.command(entry, "PY", tmp_path)
     assert (found.argv, found.per_rank) == (argv, per_rank)
     if script:
@@ -171,10 +186,16 @@ def test_nodes_of_one_machine_meet_on_loopback() -> None:
 
 def test_torchrun_gets_the_gang_and_no_restarts() -> None:
     argv = runtime.torchrun(LAUNCH, GANG, "PY", ["w"])
-    assert "--max-restarts=0" in argv and "--nnodes=2" in argv and "--node-rank=1" in argv and "--nproc-per-node=2" in argv
+    assert (
+        "--max-restarts=0" in argv and "--nnodes=2" in argv and "--node-rank=1" in argv and "--nproc-per-node=2" in argv
+    )
     assert argv[-1] == "w"
 
 
 def test_nothing_of_the_contract_holds_the_agents_token() -> None:
-    everything = {**runtime.node_env(LAUNCH, GANG, PATHS), **runtime.rank_env(LAUNCH, GANG, 0, "/e"), **runtime.launcher_env(LAUNCH, GANG)}
+    everything = {
+        **runtime.node_env(LAUNCH, GANG, PATHS),
+        **runtime.rank_env(LAUNCH, GANG, 0, "/e"),
+        **runtime.launcher_env(LAUNCH, GANG),
+    }
     assert "secret-token" not in str(everything)

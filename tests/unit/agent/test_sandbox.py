@@ -52,7 +52,12 @@ def test_without_binds_nothing_is_rewritten() -> None:
 
 
 def test_the_sandbox_binds_the_host_and_the_contract_and_hides_what_is_not_the_jobs() -> None:
-    args = wrap(["true"], Mode.BWRAP_PID, [Bind("/input/x", "/c/x"), *BINDS], [Path("/etc"), Path("/etc/hostname"), Path("/nowhere")])
+    args = wrap(
+        ["true"],
+        Mode.BWRAP_PID,
+        [Bind("/input/x", "/c/x"), *BINDS],
+        [Path("/etc"), Path("/etc/hostname"), Path("/nowhere")],
+    )
     assert args[0] == "bwrap" and args[-2:] == ["--", "true"]
     text = " ".join(args)
     assert "--bind /usr /usr" in text and "--dev-bind /dev /dev" in text and "--proc /proc" in text
@@ -64,7 +69,7 @@ def test_the_sandbox_binds_the_host_and_the_contract_and_hides_what_is_not_the_j
 
 def test_without_a_pid_namespace_proc_is_the_hosts() -> None:
     args = wrap(["true"], Mode.BWRAP, [])
-    assert "--unshare-pid" not in args and ["--bind", "/proc", "/proc"] == args[-5:-2]
+    assert "--unshare-pid" not in args and args[-5:-2] == ["--bind", "/proc", "/proc"]
 
 
 def test_rewriting_wraps_nothing() -> None:

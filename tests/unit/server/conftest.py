@@ -2,8 +2,7 @@
 
 import pytest
 
-from shoal.server.app import create_app
-from shoal.testing.server import AppClient, add_person, make_context
+from shoal.testing.server import AppClient, add_person, make_app, make_context
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def private_ctx(tmp_path):
 
 @pytest.fixture
 def app(ctx):
-    return create_app(ctx)
+    return make_app(ctx)
 
 
 @pytest.fixture

@@ -267,6 +267,6 @@ class AttemptMachine(RuleBasedStateMachine):
 
 
 AttemptMachine.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAttemptMachine = AttemptMachine.TestCase

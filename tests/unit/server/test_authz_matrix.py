@@ -24,7 +24,7 @@ from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.policy import hash_token, routes_of
 from shoal.server.services import checkpoints, datasets, git, secrets
-from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_context
+from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def populate(ctx):
 
 class World:
     def __init__(self, ctx, facts):
-        self.ctx, self.facts, self.app = ctx, facts, create_app(ctx)
+        self.ctx, self.facts, self.app = ctx, facts, make_app(ctx)
         self.callers = {"anonymous": AppClient(self.app)}
         for caller, token in facts.tokens.items():
             as_agent = {"token": None, "headers": {TOKEN_HEADER: token}}

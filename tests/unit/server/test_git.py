@@ -13,13 +13,12 @@ from gitserver import GitHttp, commit, git, make_repo
 
 from shoal.core.errors import GitFailed, InvalidSpec, NotFound, SourceTooLarge, Unreachable
 from shoal.core.people import GitFetch, GitSourceAdd, RegistryConnect
-from shoal.server.app import create_app
 from shoal.server.services.git import add_git_source, clean_up, connect_registry, fetch
 from shoal.server.services.git_errors import explain
 from shoal.server.services.git_fetch import GitFetcher
 from shoal.server.services.git_url import check_revision, parse_git_url
 from shoal.server.services.guards import guards
-from shoal.testing.server import AppClient, add_person
+from shoal.testing.server import AppClient, add_person, make_app
 
 TOKEN = "ghp_the-token-of-the-test"
 
@@ -406,7 +405,7 @@ def test_a_named_source_is_fetched_at_its_revision_unless_another_is_asked_for(p
 
 def test_a_fetched_repository_becomes_a_source_that_jobs_can_run(pctx, repo):
     olga = add_person(pctx, "olga2@example.org")
-    client = AppClient(create_app(pctx), olga.key)
+    client = AppClient(make_app(pctx), olga.key)
     made = client.post("/workspaces/default/sources/git", {"url": str(repo), "revision": "v1"})
     assert made.status_code == 200, made.text
     assert made.json()["files"] == 2

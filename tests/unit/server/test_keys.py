@@ -5,12 +5,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from shoal.core.people import Scope
-from shoal.server.app import create_app
 from shoal.server.models.people import ApiKey
 from shoal.server.services.accounts import OWNER_KEY_NAME, ensure_owner
 from shoal.server.services.guards import touch_key
 from shoal.server.services.keys import flush_touched, list_keys
-from shoal.testing.server import AppClient, add_key, add_person
+from shoal.testing.server import AppClient, add_key, add_person, make_app
 
 
 def code(response):
@@ -105,7 +104,7 @@ def test_uses_are_shown_at_once_and_written_only_when_flushed(ctx, anna):
 
 
 def owner_client(ctx):
-    return AppClient(create_app(ctx), ctx.layout.owner_key.read_text().strip())
+    return AppClient(make_app(ctx), ctx.layout.owner_key.read_text().strip())
 
 
 def test_the_owner_file_opens_a_private_server_and_is_nobody_elses_to_read(private_ctx):

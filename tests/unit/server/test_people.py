@@ -12,12 +12,11 @@ from shoal.core.errors import TooManyTries, Unreachable
 from shoal.core.people import Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
-from shoal.server.app import create_app
 from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import hash_token
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.guards import Guards, Passwords, Tries, use_guards
-from shoal.testing.server import AppClient, add_key, add_person
+from shoal.testing.server import AppClient, add_key, add_person, make_app
 
 PASSWORD = "correct horse battery"
 
@@ -63,7 +62,7 @@ def test_an_admins_key_without_the_admin_scope_makes_no_accounts(ctx, app):
 
 
 def test_an_open_server_takes_anyone_once(ctx):
-    app = create_app(replace(ctx, settings=ServerSettings(sign_up=True)))
+    app = make_app(replace(ctx, settings=ServerSettings(sign_up=True)))
     client = AppClient(app)
     assert sign_up(client).json()["user"]["is_admin"]
     assert not sign_up(client, "second@example.org").json()["user"]["is_admin"]
@@ -90,10 +89,10 @@ def test_of_many_who_sign_up_at_once_exactly_one_becomes_the_first(app):
 
 
 def test_a_private_server_lets_no_stranger_sign_up(private_ctx):
-    client = AppClient(create_app(private_ctx))
+    client = AppClient(make_app(private_ctx))
     assert sign_up(client).status_code == 403
     ensure_owner(private_ctx)
-    owner = AppClient(create_app(private_ctx), private_ctx.layout.owner_key.read_text().strip())
+    owner = AppClient(make_app(private_ctx), private_ctx.layout.owner_key.read_text().strip())
     assert sign_up(client).status_code == 403
     assert sign_up(owner).status_code == 201
 
@@ -101,7 +100,7 @@ def test_a_private_server_lets_no_stranger_sign_up(private_ctx):
 def test_a_private_server_opened_to_the_network_takes_a_first_admin(private_ctx):
     ensure_owner(private_ctx)
     opened = replace(private_ctx, private=False)
-    assert sign_up(AppClient(create_app(opened))).json()["user"]["is_admin"]
+    assert sign_up(AppClient(make_app(opened))).json()["user"]["is_admin"]
 
 
 @pytest.mark.parametrize("email", ["", "x", "@x.org", "x@", "x y@z.org", "a@.b", "a\x07@b.org", "a\nb@c.org"])
@@ -227,7 +226,7 @@ def test_old_passwords_cannot_be_guessed_through_the_change_either(app, stranger
 
 def test_the_owner_of_a_private_server_has_no_password_to_change(private_ctx):
     ensure_owner(private_ctx)
-    owner = AppClient(create_app(private_ctx), private_ctx.layout.owner_key.read_text().strip())
+    owner = AppClient(make_app(private_ctx), private_ctx.layout.owner_key.read_text().strip())
     answer = owner.post("/auth/password", {"old_password": "", "new_password": "another good one"})
     assert answer.status_code == 409
 

@@ -1,0 +1,114 @@
+"""Is this checkpoint whole, and what does it say of itself? Looks at headers and JSON only; nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+_MAX_JSON = 64 << 20
+_MAX_HEADER = 100 << 20
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_HALF_MADE = re.compile(r"(^|[._-])(tmp|temp|partial|incomplete|part)([._-]|$)|~$", re.IGNORECASE)
+_STEP = re.compile(r"(\d+)\D*$")
+
+
+def is_half_made_name(name: str) -> bool:
+    """Names that savers give to what they have not finished."""
+    return name.startswith(".") or bool(_HALF_MADE.search(name))
+
+
+def problem(root: Path, files: list[str]) -> str | None:
+    """Why these files cannot be a complete checkpoint; None if nothing speaks against it."""
+    names = {f.rpartition("/")[2] for f in files}
+    for file in files:
+        if (found := _file_problem(root / file)) is not None:
+            return f"{file} {found}"
+    for index in (f for f in files if f.endswith(".index.json")):
+        shards = set((_json(root / index) or {}).get("weight_map", {}).values())
+        if lacking := sorted(shards - names):
+            return f"{index} names {lacking[0]}, which is not there"
+    if any(n.endswith(".distcp") for n in names) and ".metadata" not in names:
+        return "its .metadata is not written yet"
+    if names & {"optimizer.pt", "scheduler.pt"} and names & {"model.safetensors", "pytorch_model.bin"}:
+        return None if "trainer_state.json" in names else "its trainer_state.json is not written yet"
+    return None
+
+
+def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
+    """Step, losses, model and version, from Hugging Face's own files where they are."""
+    state = _json(root / "trainer_state.json") if "trainer_state.json" in files else None
+    config = _json(root / "config.json") if "config.json" in files else None
+    history = [h for h in (state or {}).get("log_history", []) if isinstance(h, dict)]
+    step = (state or {}).get("global_step")
+    if not isinstance(step, int):
+        match = _STEP.search(name)
+        step = int(match[1]) if match and len(match[1]) <= 15 else None
+    architectures = (config or {}).get("architectures")
+    model = architectures[0] if isinstance(architectures, list) and architectures else None
+    return {
+        "step": step,
+        "train_loss": _last(history, "loss"),
+        "eval_loss": _last(history, "eval_loss"),
+        "model": model if isinstance(model, str) else None,
+        "version": _text((config or {}).get("transformers_version")),
+        "inference_ready": isinstance(model, str),
+        "metrics": _metrics(history),
+    }
+
+
+def _file_problem(path: Path) -> str | None:
+    try:
+        if path.suffix == ".safetensors":
+            return _safetensors_problem(path)
+        if path.suffix in _TORCH:
+            with path.open("rb") as file:
+                zipped = file.read(4) == b"PK\x03\x04"
+            return "is cut short" if zipped and not zipfile.is_zipfile(path) else None
+        if path.suffix == ".json":
+            return None if path.stat().st_size > _MAX_JSON or _json(path) is not None else "is not valid JSON yet"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
+def _safetensors_problem(path: Path) -> str | None:
+    """The header says where the last tensor ends; the file must end there too."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", head)[0] if len(head := file.read(8)) == 8 else _MAX_HEADER
+        if length >= min(_MAX_HEADER, size):
+            return "is cut short"
+        try:
+            header = json.loads(file.read(length))
+            end = max((t["data_offsets"][1] for k, t in header.items() if k != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, IndexError):
+            return "has a damaged header"
+    return None if size == 8 + length + end else "is cut short"
+
+
+def _json(path: Path) -> Any:
+    try:
+        if path.stat().st_size <= _MAX_JSON:
+            return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _last(history: list[dict[str, Any]], key: str) -> float | None:
+    """The newest entry that has it: an evaluation's entry holds no training loss, and the other way round."""
+    return next((float(h[key]) for h in reversed(history) if isinstance(h.get(key), int | float)), None)
+
+
+def _metrics(history: list[dict[str, Any]]) -> dict[str, float]:
+    keys = {k for h in history for k, v in h.items() if isinstance(v, int | float) and k not in ("step", "epoch")}
+    found = {key: _last(history, key) for key in keys}
+    return {key: value for key, value in sorted(found.items()) if value is not None and value == value}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,189 @@
+"""Keeps the checkpoints a job writes: each sub-directory of the output directory is one, files directly in it another.
+
+A checkpoint is taken once it looks whole and has not changed for a while; what is taken was read unchanged from
+beginning to end, and is visible only after the server has committed it. After a worker died, what changed just
+before its death is not trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.agent.completeness import facts, is_half_made_name, problem
+from shoal.agent.link import Link, backoff
+from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, Unreachable
+
+if TYPE_CHECKING:
+    from shoal.store.pack import PackedTree
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+SETTLE_S = 2.0
+ROOT = "."
+_BATCH = 16 << 20
+_BATCH_COUNT = 512
+
+Files = tuple[tuple[str, int, int], ...]
+"""(path, size, mtime_ns) of every file: equal means unchanged."""
+
+
+@dataclass(slots=True)
+class _Known:
+    files: Files
+    since: float
+    """When it was first seen like this, by the monotonic clock."""
+    done: bool = False
+    said: set[str] = field(default_factory=set)
+
+
+class Keeper(threading.Thread):
+    def __init__(self, output: Path, link: Link, say: Callable[[str], None]):
+        super().__init__(name="keeper", daemon=True)
+        self._output, self._link, self._say = output, link, say
+        self._known: dict[str, _Known] = {}
+        self._leave = threading.Event()
+        self._one_at_a_time = threading.Lock()
+        self._given_up = False
+
+    def run(self) -> None:
+        while not self._leave.wait(POLL_S) and not self._given_up:
+            try:
+                self.look()
+            except Exception:
+                logger.exception("looking for checkpoints failed")
+
+    def finish(self, *, all_well: bool, stopped: Callable[[], bool]) -> None:
+        """The workers have ended: take what is left. `all_well`: they ended by themselves, without an error."""
+        self._leave.set()
+        with self._one_at_a_time:
+            pass
+        if not self._given_up:
+            self.look(settle_s=0.0 if all_well else SETTLE_S, last=True, stopped=stopped)
+
+    def look(
+        self, *, settle_s: float = SETTLE_S, last: bool = False, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Take every checkpoint that is new, whole and settled."""
+        with self._one_at_a_time:
+            for name, files in _candidates(self._output):
+                known = self._known.get(name)
+                if known is None or known.files != files:
+                    known = self._known[name] = _Known(files, time.monotonic(), said=known.said if known else set())
+                if not known.done and self._is_settled(known, settle_s, last):
+                    self._take(name, known, last, stopped)
+
+    def _is_settled(self, known: _Known, settle_s: float, last: bool) -> bool:
+        newest = max((m for _, _, m in known.files), default=0) / 1e9
+        quiet = time.time() - newest >= settle_s
+        return quiet and (last or time.monotonic() - known.since >= settle_s)
+
+    def _take(self, name: str, known: _Known, last: bool, stopped: Callable[[], bool]) -> None:
+        root = self._output if name == ROOT else self._output / name
+        wrong = problem(root, [path for path, _, _ in known.files])
+        if wrong is not None:
+            if last and wrong not in known.said:
+                known.said.add(wrong)
+                self._say(f"[shoal] checkpoint {name} is not kept: {wrong}")
+            return
+        try:
+            packed = _pack(root, known.files)
+            if tuple(_list(root, deep=name != ROOT)) != known.files:
+                return  # changed while it was read: the next look takes it
+            body = {
+                "name": name,
+                "manifest": packed.manifest.model_dump(mode="json"),
+                "facts": facts(name, root, [path for path, _, _ in known.files]),
+            }
+            self._commit(body, packed, stopped)
+            known.done = True
+        except (Fenced, AuthError, NotFound) as error:
+            logger.info("no more checkpoints are taken: %s", error)
+            self._given_up = True
+        except (Refused, ShoalError, OSError) as error:
+            logger.warning("checkpoint %s: %s", name, error)
+            if str(error) not in known.said:
+                known.said.add(str(error))
+                self._say(f"[shoal] checkpoint {name} could not be kept yet: {error}")
+
+    def _commit(self, body: dict[str, Any], packed: PackedTree, stopped: Callable[[], bool]) -> None:
+        """Send what the server lacks, and commit; through any outage, unless told to hurry."""
+        for wait in backoff(0.1, 10.0):
+            try:
+                missing = self._link.post("/checkpoints", body).get("missing") or []
+                if not missing:
+                    return
+                for frames in _batches(packed, missing):
+                    self._link.post_bytes("/chunks", frames)
+                continue
+            except Unreachable:
+                if stopped():
+                    raise
+            time.sleep(wait)
+
+
+def _candidates(output: Path) -> Iterator[tuple[str, Files]]:
+    try:
+        entries = sorted(os.scandir(output), key=lambda e: e.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and not is_half_made_name(entry.name):
+            files = tuple(_list(output / entry.name, deep=True))
+            if files:
+                yield entry.name, files
+    flat = tuple(_list(output, deep=False))
+    if flat:
+        yield ROOT, flat
+
+
+def _list(root: Path, *, deep: bool) -> Iterator[tuple[str, int, int]]:
+    """Regular files in a fixed order; files that vanish meanwhile were temporary."""
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            entries = sorted(os.scandir(root / prefix), key=lambda e: e.name)
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{prefix}/{entry.name}" if prefix else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if deep:
+                    pending.append(path)
+            elif entry.is_file(follow_symlinks=False) and not (
+                is_half_made_name(entry.name) and entry.name != ".metadata"
+            ):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                yield path, status.st_size, status.st_mtime_ns
+
+
+def _pack(root: Path, files: Files) -> PackedTree:
+    from shoal.store.pack import pack_files
+
+    return pack_files({path: root / path for path, _, _ in files})
+
+
+def _batches(packed: PackedTree, hashes: list[str]) -> Iterator[bytes]:
+    from shoal.store.wire import encode_frames
+
+    batch: list[str] = []
+    size = 0
+    for name in hashes:
+        batch.append(name)
+        size += packed.where[name][2]
+        if size >= _BATCH or len(batch) >= _BATCH_COUNT:
+            yield b"".join(encode_frames((h, packed.read(h)) for h in batch))
+            batch, size = [], 0
+    if batch:
+        yield b"".join(encode_frames((h, packed.read(h)) for h in batch))
