@@ -34,10 +34,8 @@ FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http
 .{unique_id}-matrix {{ font-family: FONT; font-size: {char_height}px; line-height: {line_height}px; }}
 {styles}
 </style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
-{lines}</defs>
 {chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+<g transform="translate({terminal_x}, {terminal_y})">
 {backgrounds}<g class="{unique_id}-matrix">{matrix}</g>
 </g></svg>
 """.replace("FONT", FONT)
@@ -55,7 +53,9 @@ def main() -> None:
     for number, (command, output) in enumerate(shown):
         console.print(Text.assemble("\n" if number else "", ("$ ", "bold cyan"), (command, "bold")))
         console.print(Text.from_ansi(output), soft_wrap=False)
-    (HERE / "run.svg").write_text(console.export_svg(title="", theme=THEME, code_format=FRAME, unique_id="run"))
+    svg = console.export_svg(title="", theme=THEME, code_format=FRAME, unique_id="run")
+    # Without the clips, which cut the descenders of taller fonts than the one they were made for.
+    (HERE / "run.svg").write_text(re.sub(r' clip-path="[^"]*"', "", svg))
 
 
 def record(command: str, env: dict[str, str]) -> str:

@@ -116,7 +116,7 @@ class Node:
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
-        raise_file_limit()
+        _set_limits()
         try:
             return self._start()
         except LaunchFailed as error:
@@ -271,10 +271,11 @@ def ended(code: int | None, reason: str | None, *, rank: int | None = None, told
     return {"exit_code": code, "failed_rank": rank, "reason": reason, "told": told}
 
 
-def raise_file_limit() -> None:
-    """Two pipes a worker: large nodes need more than the usual 1024."""
+def _set_limits() -> None:
+    """For us and the workers: two pipes a worker may need more files than the usual 1024; core dumps would fill the disk."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def set_up_logging() -> None:

@@ -57,6 +57,7 @@ def kill_below(pid: int, patience_s: float = 5.0) -> list[int]:
             return left
         reap()
         time.sleep(0.005)
+    reap()
     return []
 
 
@@ -143,6 +144,7 @@ def _start(worker: dict[str, object], bind_life: bool) -> int:
             prctl(_PR_SET_PDEATHSIG, _SIGKILL)
         for signum in (_SIGINT, _SIGHUP, _SIGTERM, _SIGCHLD, _SIGPIPE):
             _signal.signal(signum, _signal.SIG_DFL)
+        _die_first()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(int(str(worker["out"])), 1)
         os.dup2(int(str(worker["err"])), 2)
@@ -152,6 +154,15 @@ def _start(worker: dict[str, object], bind_life: bool) -> int:
         os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
+
+
+def _die_first() -> None:
+    """When memory runs out, the kernel shall pick a worker rather than the agent or the server."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as f:  # noqa: PTH123
+            f.write("500")
+    except OSError:
+        pass
 
 
 def rank_exec(folder: str, argv: list[str]) -> None:

@@ -63,7 +63,7 @@ def run(launch_file: Path) -> int:
 def _join(link: Link, work: WorkDir) -> JoinReply | None:
     """Ask until the whole gang is there. None if the server does not want us."""
     from shoal.core.boot import boot_id
-    from shoal.core.errors import ShoalError, Unreachable
+    from shoal.core.errors import Fenced, ShoalError, Unreachable
 
     asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
     body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
@@ -77,9 +77,22 @@ def _join(link: Link, work: WorkDir) -> JoinReply | None:
             print(f"join: {error}", file=sys.stderr)
         except ShoalError as error:
             print(f"join refused: {error.code}: {error.message}", file=sys.stderr)
-            work.result = {"delivered": True, "reason": f"join refused: {error.code}"}
+            if isinstance(error, Fenced):
+                _decline(link, work)
             return None
         time.sleep(next(asks))
+
+
+def _decline(link: Link, work: WorkDir) -> None:
+    """The attempt was given up before we came: say that nothing runs here, so that nobody waits for it."""
+    from shoal.core.errors import ShoalError
+
+    result = {"exit_code": None, "failed_rank": None, "reason": "stopped before it started", "told": True}
+    try:
+        link.post("/beat", {"state": "exited", "final": True, **result})
+        work.result = {**result, "delivered": True}
+    except ShoalError as error:
+        print(f"last beat: {error.message}", file=sys.stderr)
 
 
 def free_port() -> int:

@@ -21,7 +21,9 @@ _SHIP_FIRST_S = 0.01
 _REFUSED_S = 30.0
 """A server that does not know our token for so long has truly forgotten us; less may be a restart."""
 _MAX_REFUSALS = 10
+_LONG_OUTAGE_S = 600.0
 _PATIENT_S = 30.0
+"""Between tries when the node has ended and the server has long been away: there is time, up to a week."""
 _FIRST_BEAT_S = 0.1
 
 
@@ -70,6 +72,7 @@ class Beats(threading.Thread):
         self._body: dict[str, Any] = {"state": "preparing"}
         self._version = 1
         self._delivered = 0
+        self._failing_since: float | None = None
         self._refused_since: float | None = None
         self._leaving = False
 
@@ -92,8 +95,6 @@ class Beats(threading.Thread):
             self._changed.notify_all()
 
     def run(self) -> None:
-        waits = backoff(0.2, BEAT_INTERVAL_S)
-        started = time.monotonic()
         # Joining told the server that we prepare; in the time a beat takes most nodes are running already.
         with self._changed:
             self._changed.wait_for(lambda: self._version > 1, _FIRST_BEAT_S)
@@ -103,15 +104,12 @@ class Beats(threading.Thread):
             body["progress"] = self._progress()
             try:
                 self._obey(BeatReply(self._link.post("/beat", body)))
-                waits, pause = backoff(0.2, BEAT_INTERVAL_S), BEAT_INTERVAL_S
-                self._refused_since = None
+                pause, self._failing_since, self._refused_since = BEAT_INTERVAL_S, None, None
                 with self._changed:
                     self._delivered = max(self._delivered, version)
                     self._changed.notify_all()
             except ShoalError as error:
-                self._refuse(error)
-                # After the end only the news of it is left to bring, and there is time.
-                pause = next(waits) if time.monotonic() - started < 600 or body["state"] != "exited" else _PATIENT_S
+                pause = self._after(error, ended=body["state"] == "exited")
             with self._changed:
                 self._changed.wait_for(lambda v=version: self._version > v or self._leaving, pause)  # type: ignore[misc]
 
@@ -120,19 +118,24 @@ class Beats(threading.Thread):
         if reply.stop or reply.fenced:
             self._orders.give(stop=reply.stop, fenced=reply.fenced)
 
-    def _refuse(self, error: ShoalError) -> None:
-        logger.info("beat: %s", error.message)
-        if isinstance(error, Unreachable):
-            return
+    def _after(self, error: ShoalError, *, ended: bool) -> float:
+        """What to make of a beat that failed; returns how long to wait before the next."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            logger.info("beat: %s", error.message)
         if isinstance(error, Fenced):
             self._orders.give(fenced=True)
         elif isinstance(error, AuthError | NotFound):
-            now = time.monotonic()
             self._refused_since = self._refused_since or now
-            if now - self._refused_since < _REFUSED_S:
-                return
-            self._orders.give(fenced=True)
-            self.leave()
+            if now - self._refused_since >= _REFUSED_S:
+                self._orders.give(fenced=True)
+                self.leave()
+        else:
+            self._refused_since = None
+        if now - self._failing_since < _LONG_OUTAGE_S:
+            return BEAT_INTERVAL_S / 2
+        return _PATIENT_S if ended else 5 * BEAT_INTERVAL_S
 
 
 class Shipper(threading.Thread):
@@ -166,7 +169,7 @@ class Shipper(threading.Thread):
         import zstandard
 
         compress = zstandard.ZstdCompressor(level=3).compress
-        waits, last = backoff(0.2, 5.0), 0.0
+        waits, last, failing = backoff(0.2, 5.0), 0.0, False
         while True:
             self._news.wait()
             # The first line after a silence goes out at once; what follows it travels together.
@@ -176,9 +179,11 @@ class Shipper(threading.Thread):
                 for stream, spool in self._spools.items():
                     while self._refused.get(stream, 0) < _MAX_REFUSALS and (batch := spool.read()) is not None:
                         self._ship(stream, spool, batch, compress)
-                waits, last = backoff(0.2, 5.0), time.monotonic()
+                waits, last, failing = backoff(0.2, 5.0), time.monotonic(), False
             except Unreachable as error:
-                logger.info("shipping: %s", error.message)
+                if not failing:
+                    logger.info("shipping: %s", error.message)
+                failing = True
                 self._news.set()
                 time.sleep(next(waits))
             with self._lock:

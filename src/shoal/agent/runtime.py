@@ -135,6 +135,7 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
         "SHOAL_JOB_NAME": launch.job_name,
         "SHOAL_ATTEMPT": str(launch.attempt),
         "SHOAL_SPOOL": paths.spool,
+        "SHOAL_NO_AUTOSTART": "1",
         "JOBID": launch.job_id,
         "RUN_ID": launch.job_id,
         "PLATFORM": "pytorch",

@@ -67,10 +67,11 @@ def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[
     """The command that runs `argv` with these mounts. `hide`: files and folders that shall look empty inside."""
     if mode is Mode.REWRITE:
         return list(argv)
-    args = ["bwrap", "--die-with-parent", *_root({b.inside.split("/")[1] for b in binds})]
+    args = ["bwrap", *_root({b.inside.split("/")[1] for b in binds})]
     if mode is Mode.BWRAP_PID:
-        args += ["--unshare-pid", "--proc", "/proc"]
+        args += ["--die-with-parent", "--unshare-pid", "--proc", "/proc"]
     else:
+        # Must not die with the agent: inner.py outlives it by the moment it takes to kill all below.
         args += ["--bind", "/proc", "/proc"]
     for path in hide:
         if path.is_dir():

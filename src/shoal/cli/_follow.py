@@ -49,9 +49,11 @@ class LogOptions:
             if self.timestamps
             else ""
         )
+        if self.num_workers == 1:
+            return stamp
         if line.rank is None:
             return f"{stamp}[node{line.node}] "
-        return f"{stamp}[rank{line.rank}] " if self.num_workers > 1 and self.rank is None else stamp
+        return stamp if self.rank is not None else f"{stamp}[rank{line.rank}] "
 
 
 def follow_job(client: Client, job: JobSummary, options: LogOptions) -> int:

@@ -128,7 +128,11 @@ def run(
     spec = _check(name, entry, wanted, choice)
     with connect() as client:
         spec.source_id, spec.entry = send_source(client, choice, entry)
-        job = client.jobs.create(spec)
+        try:
+            job = client.jobs.create(spec)
+        except KeyboardInterrupt:
+            out.warn(f"Interrupted while submitting. Whether it was heard: {out.prog} training inspect {name}")
+            raise
         if not follow:
             out.show(job, lambda: _tell_submitted(job))
             return 0

@@ -156,14 +156,12 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
 
     def tell() -> None:
         out.line(started.record.url)
-        out.say(
-            f"The server is {'up' if started.is_new else 'already up'}. On this machine, commands find it by themselves."
-        )
+        out.say(f"The server is {'up' if started.is_new else 'already up'}.")
         if not started.record.private:
             out.say("It is open to the network, so it has accounts. The first one is its admin:")
             out.say(f"  {out.prog} signup --url {started.record.url}")
         else:
-            out.say("For other programs:")
+            out.say("Commands on this machine find it by themselves. For other programs:")
             out.say(f"  export SHOAL_URL={started.record.url}")
             out.say(f"  export SHOAL_API_KEY=$(cat {layout.owner_key})")
         out.say(f"Stop it with: {out.prog} down")

@@ -47,8 +47,9 @@ class SignUp(Schema):
     @field_validator("email")
     @classmethod
     def _email(cls, value: str) -> str:
-        local, _, host = value.strip().lower().partition("@")
-        if not local or not host or " " in value or host.startswith(".") or host.endswith("."):
+        value = value.strip()
+        local, _, host = value.lower().partition("@")
+        if not local or not host or " " in value or not value.isprintable() or host.startswith(".") or host.endswith("."):
             raise ValueError(f"{value!r} is not an e-mail address")
         return f"{local}@{host}"
 

@@ -11,6 +11,7 @@ from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.base import Engine
 from shoal.server.db import Database
 from shoal.server.gate import Gate
+from shoal.server.guards import Guards
 from shoal.server.live import Live
 from shoal.server.services.vault import Vault
 from shoal.store.local import LocalStore
@@ -28,6 +29,7 @@ class Context:
     engine: Engine
     live: Live
     gate: Gate = field(default_factory=Gate)
+    guards: Guards = field(default_factory=Guards)
 
 
 def _context(request: Request) -> Context:

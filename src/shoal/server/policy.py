@@ -78,6 +78,7 @@ class SignedIn(Policy):
     def __call__(self, request: Request, ctx: Ctx) -> Principal:
         with ctx.db.read() as session:
             principal = identify(session, request)
+        ctx.guards.last_uses.note(principal.key_id)
         if principal.only_workspace is not None:
             raise Forbidden("A job's own token reads its workspace, and nothing else.")
         _demand(principal, self.scope)
@@ -94,6 +95,7 @@ class InWorkspace(Policy):
         with ctx.db.read() as session:
             principal = identify(session, request)
             access = find_workspace(session, principal, workspace)
+        ctx.guards.last_uses.note(principal.key_id)
         _demand(principal, self.scope)
         if not access.role.covers(self.role):
             raise Forbidden(

@@ -26,6 +26,7 @@ from shoal.server.live import Live
 from shoal.server.migrations import upgrade
 from shoal.server.scheduler.loop import Scheduler
 from shoal.server.services.accounts import ensure_owner
+from shoal.server.services.git import clean_up
 from shoal.server.services.vault import Vault
 from shoal.store.local import LocalStore
 
@@ -78,6 +79,7 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
         live=Live(),
     )
     ensure_owner(context)
+    clean_up(context)
     return context
 
 

@@ -33,7 +33,7 @@ def tensor_bounds(fd: int, size: int, name: str) -> list[int]:
             found = list(_torch_zip(fd, size))
         else:
             return []
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError, struct.error):
         return []
     return sorted({at for at in found if 0 < at < size})
 

@@ -67,12 +67,13 @@ def collect(
     """
     report = GcReport()
     before = clock() - grace_s
+    if not dry_run:
+        _sweep(store, clock() - _ABANDONED_S)
     plan = _plan(store, references(store, report), before, report)
     if dry_run:
         return report
     _hide(store, plan, secrets.token_hex(8))
     _settle(store, report)
-    _sweep(store, clock() - _ABANDONED_S)
     return report
 
 

@@ -51,7 +51,7 @@ class LiveServer:
     def client(self, workspace: str = "default") -> Iterator[Client]:
         record = running_server(self.layout)
         assert record is not None, "the server is down"
-        with Client(record.url, owner_key(self.layout), workspace) as client:
+        with Client(record.url, owner_key(self.layout, record), workspace) as client:
             yield client
 
     def cli(

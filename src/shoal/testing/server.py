@@ -29,13 +29,13 @@ from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
 from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
+from shoal.server.guards import Guards, Passwords
 from shoal.server.live import Live
 from shoal.server.models import Base
 from shoal.server.models.jobs import Attempt, Node
 from shoal.server.models.people import Member, Workspace
 from shoal.server.policy import Access, Principal, hash_token
 from shoal.server.services import accounts, chunks, jobs, keys, sources
-from shoal.server.services.guards import Guards, Passwords, use_guards
 from shoal.server.services.vault import Vault
 from shoal.store.hashing import chunk_hash
 from shoal.store.local import LocalStore
@@ -89,7 +89,7 @@ def make_context(
         engine=engine or IdleEngine(),
         live=Live(),
     )
-    use_guards(context, Guards(passwords=Passwords(memory_kib=8, time_cost=1)))
+    context.guards = Guards(passwords=Passwords(memory_kib=8, time_cost=1))
     return context
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -177,7 +178,7 @@ def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(gang: Callabl
     job = gang(["t.py"], {"t.py": COUNT.replace("400", "60")})
     job.server.wait(lambda: job.server.log())
     job.server.stop()
-    psutil.wait_procs([p for p in psutil.Process(job.agents[0].pid).children(recursive=True)], timeout=20)
+    psutil.wait_procs(psutil.Process(job.agents[0].pid).children(recursive=True), timeout=20)
     assert job.agents[0].poll() is None
     job.server.start()
     assert job.finish() == [0]
@@ -221,7 +222,7 @@ time.sleep(1)
             break
         time.sleep(0.1)
     times = [at for at, _ in job.server.beats[0]]
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 2.5
+    assert max(b - a for a, b in pairwise(times)) < 2.5
     assert peak < 150 << 20
     lines = job.server.log()
     notices = [line for line in lines if "dropped: output above 256 KiB/s" in line]

@@ -216,7 +216,12 @@ def test_lines_of_several_workers_say_whose_they_are(cli: Cli, stub: Stub) -> No
     follow(stub, page(*lines), sse("end", {}), nodes=2, accels=2)
     assert cli("training", "logs", "hello", "-f").out == "[node1] setup\n[rank0] a\n[rank3] b\n"
     assert cli("training", "logs", "hello", "-f", "--attempt", "2").out == "[rank3] b\n"
-    assert "rank" not in cli("training", "logs", "hello", "-f", "--rank", "0", "--attempt", "2").out
+    assert cli("training", "logs", "hello", "-f", "--rank", "3", "--attempt", "2").out == "b\n"
+
+
+def test_the_lines_of_a_single_worker_are_left_as_they_are(cli: Cli, stub: Stub) -> None:
+    follow(stub, page(views.line("setup", rank=None), views.line("  a")), sse("end", {}))
+    assert cli("training", "logs", "hello", "-f").out == "setup\n  a\n"
 
 
 def test_logs_asks_for_what_it_was_asked_page_by_page(cli: Cli, stub: Stub) -> None:

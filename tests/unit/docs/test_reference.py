@@ -6,15 +6,15 @@ from dataclasses import fields
 
 import pytest
 
-generator = pytest.importorskip("generator", reason="needs the server extra")
+pytest.importorskip("fastapi", reason="needs the server extra")
 
-from generator import api, cli  # noqa: E402
-from generator.__main__ import main as generate  # noqa: E402
+from generator import api, cli
+from generator.__main__ import main as generate
 
-from shoal.cli import _errors  # noqa: E402
-from shoal.core.errors import BY_CODE  # noqa: E402
-from shoal.core.jobs import RESERVED_ENV  # noqa: E402
-from shoal.core.settings import ENV_VARS, ServerSettings  # noqa: E402
+from shoal.cli import _errors
+from shoal.core.errors import BY_CODE
+from shoal.core.jobs import RESERVED_ENV
+from shoal.core.settings import ENV_VARS, ServerSettings
 
 COMMANDS = {" ".join(path): command for path, command in cli.commands()}
 

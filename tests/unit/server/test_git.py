@@ -17,7 +17,6 @@ from shoal.server.services.git import add_git_source, clean_up, connect_registry
 from shoal.server.services.git_errors import explain
 from shoal.server.services.git_fetch import GitFetcher
 from shoal.server.services.git_url import check_revision, parse_git_url
-from shoal.server.services.guards import guards
 from shoal.testing.server import AppClient, add_person, make_app
 
 TOKEN = "ghp_the-token-of-the-test"
@@ -359,8 +358,8 @@ def test_a_fetch_names_a_url_or_a_source_but_not_both(pctx, access):
 
 def test_too_many_fetches_at_once_are_turned_away(pctx, access, repo, monkeypatch):
     monkeypatch.setattr("shoal.server.services.git._WAIT_S", 0.01)
-    guards(pctx).git_slots = threading.BoundedSemaphore(1)
-    with guards(pctx).git_slots:
+    pctx.guards.git_slots = threading.BoundedSemaphore(1)
+    with pctx.guards.git_slots:
         refusal(pctx, access, Unreachable, url=str(repo))
     contents(pctx, access, url=str(repo))
 

@@ -7,7 +7,6 @@ import pytest
 from shoal.core.people import Scope
 from shoal.server.models.people import ApiKey
 from shoal.server.services.accounts import OWNER_KEY_NAME, ensure_owner
-from shoal.server.services.guards import touch_key
 from shoal.server.services.keys import flush_touched, list_keys
 from shoal.testing.server import AppClient, add_key, add_person, make_app
 
@@ -92,8 +91,8 @@ def test_uses_are_shown_at_once_and_written_only_when_flushed(ctx, anna):
         with ctx.db.read() as session:
             return session.get_one(ApiKey, anna.key_id).last_used_at
 
-    touch_key(ctx, anna.key_id)
-    touch_key(ctx, "session_x")
+    ctx.guards.last_uses.note(anna.key_id)
+    ctx.guards.last_uses.note("session_x")
     assert stored() is None
     shown = list_keys(ctx, anna.access().principal)[0].last_used_at
     assert isinstance(shown, datetime)

@@ -12,10 +12,10 @@ from shoal.core.errors import TooManyTries, Unreachable
 from shoal.core.people import Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
+from shoal.server.guards import Guards, Passwords, Tries
 from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import hash_token
 from shoal.server.services.accounts import ensure_owner
-from shoal.server.services.guards import Guards, Passwords, Tries, use_guards
 from shoal.testing.server import AppClient, add_key, add_person, make_app
 
 PASSWORD = "correct horse battery"
@@ -250,7 +250,7 @@ def test_a_hash_made_at_another_cost_is_renewed_at_sign_in(ctx, stranger):
             return session.scalars(select(User.password_hash)).one()
 
     assert "m=8,t=1" in stored()
-    use_guards(ctx, Guards(passwords=Passwords(memory_kib=16, time_cost=1)))
+    ctx.guards = Guards(passwords=Passwords(memory_kib=16, time_cost=1))
     assert sign_in(stranger).status_code == 200
     assert "m=16,t=1" in stored()
     assert sign_in(stranger).status_code == 200

@@ -27,9 +27,11 @@ from shoal.server.scheduler.decide import Decision, MachineState, Placement, Que
 from shoal.server.services import attempts
 from shoal.server.services.agents import read_token
 from shoal.server.services.jobs import request_stop
+from shoal.server.services.keys import flush_touched
 
 logger = logging.getLogger(__name__)
 _TICK_S = 1.0
+_HOUSEKEEPING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Scheduler:
     def __init__(self, ctx: Context, url: str):
         self.ctx, self.url = ctx, url
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._kept_house_at = time.monotonic()
         self._gone_since: dict[tuple[str, int], float] = {}
 
     def start(self) -> None:
@@ -64,7 +67,13 @@ class Scheduler:
                 logger.warning("scheduler: %s", error)
             except Exception:
                 logger.exception("scheduler pass failed")
+            self._housekeep()
             self.ctx.live.scheduler.wait(_TICK_S)
+
+    def _housekeep(self) -> None:
+        if time.monotonic() - self._kept_house_at > _HOUSEKEEPING_S or self.ctx.live.closing:
+            self._kept_house_at = time.monotonic()
+            flush_touched(self.ctx)
 
     def pass_once(self) -> None:
         with self.ctx.db.read() as session:

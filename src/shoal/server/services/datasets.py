@@ -106,8 +106,8 @@ def delete(ctx: Context, access: Access, reference: str) -> int:
     """A version, or with a bare name all of them; refused while an unfinished job uses it. Returns how many went."""
 
     def work(session: Session) -> int:
-        find.dataset(session, access, reference, available=False)
-        name, version = split_version(reference)
+        found = find.dataset(session, access, reference, available=False)
+        name, version = found.name, None if reference == found.name else found.version
         users = [
             job.name
             for job in session.scalars(

@@ -20,7 +20,6 @@ from shoal.server.models.people import GitSource, Registry
 from shoal.server.policy import Access
 from shoal.server.services.git_fetch import Checkout, Credential, GitFetcher
 from shoal.server.services.git_url import GitUrl, check_revision, parse_git_url, public_addresses
-from shoal.server.services.guards import guards
 
 _WAIT_S = 10.0
 
@@ -109,7 +108,7 @@ def clean_up(ctx: Context) -> None:
 
 
 def _checkout(ctx: Context, access: Access, url: GitUrl, revision: str | None, work: Path) -> Checkout:
-    slots = guards(ctx).git_slots
+    slots = ctx.guards.git_slots
     if not slots.acquire(timeout=_WAIT_S):
         raise Unreachable("Too many repositories are being fetched at once; try again shortly.")
     try:

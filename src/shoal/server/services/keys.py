@@ -17,7 +17,6 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import ApiKey
 from shoal.server.policy import Principal, hash_token
-from shoal.server.services.guards import guards
 
 KEY_PREFIX = "shoal_"
 SESSION_PREFIX = "shoals_"
@@ -90,7 +89,7 @@ def revoke_key(ctx: Context, principal: Principal, name_or_id: str) -> None:
 
 def flush_touched(ctx: Context) -> None:
     """To be called about once a minute, and when the server stops."""
-    uses = guards(ctx).last_uses.take()
+    uses = ctx.guards.last_uses.take()
     if not uses:
         return
 
@@ -118,6 +117,6 @@ def _view(ctx: Context, row: ApiKey) -> KeyView:
         hint=row.hint,
         created_at=row.created_at,
         expires_at=row.expires_at,
-        last_used_at=guards(ctx).last_uses.get(row.id) or row.last_used_at,
+        last_used_at=ctx.guards.last_uses.get(row.id) or row.last_used_at,
         revoked_at=row.revoked_at,
     )

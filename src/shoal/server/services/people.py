@@ -15,7 +15,6 @@ from shoal.server.context import Context
 from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import Principal, hash_token
 from shoal.server.services.accounts import add_user
-from shoal.server.services.guards import guards
 from shoal.server.services.keys import SESSION_PREFIX, new_token
 
 SESSION_LIFE = timedelta(days=30)
@@ -27,10 +26,10 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
     if not (body.email.isprintable() and body.name.isprintable()):
         raise InvalidSpec("An e-mail address or name cannot hold control characters.")
     # Whether an e-mail is taken shows in the answer, so asking counts as a try.
-    guards(ctx).tries.begin(email=f"sign-up of {body.email}", address=address)
+    ctx.guards.tries.begin(email=f"sign-up of {body.email}", address=address)
     with ctx.db.read() as session:
         _check_sign_up(ctx, session, body.email, caller)
-    hashed = guards(ctx).passwords.hash(body.password)
+    hashed = ctx.guards.passwords.hash(body.password)
 
     def work(session: Session) -> SessionView:
         is_first = _check_sign_up(ctx, session, body.email, caller)
@@ -38,20 +37,20 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
         return _start_session(session, user)
 
     view = ctx.db.write(work)
-    guards(ctx).tries.forgive(email=f"sign-up of {body.email}", address=address)
+    ctx.guards.tries.forgive(email=f"sign-up of {body.email}", address=address)
     return view
 
 
 def sign_in(ctx: Context, body: SignIn, *, address: str) -> SessionView:
     email = body.email.strip().lower()
-    guards(ctx).tries.begin(email=email, address=address)
+    ctx.guards.tries.begin(email=email, address=address)
     with ctx.db.read() as session:
         user = session.scalar(select(User).where(User.email == email))
     known = user.password_hash if user else None
-    if not guards(ctx).passwords.verify(known, body.password) or user is None or known is None:
+    if not ctx.guards.passwords.verify(known, body.password) or user is None or known is None:
         raise NotSignedIn(_WRONG)
-    guards(ctx).tries.forgive(email=email, address=address)
-    fresh = guards(ctx).passwords.hash(body.password) if guards(ctx).passwords.is_outdated(known) else known
+    ctx.guards.tries.forgive(email=email, address=address)
+    fresh = ctx.guards.passwords.hash(body.password) if ctx.guards.passwords.is_outdated(known) else known
 
     def work(session: Session) -> SessionView:
         row = session.get(User, user.id)
@@ -75,15 +74,15 @@ def sign_out(ctx: Context, principal: Principal) -> None:
 
 def change_password(ctx: Context, principal: Principal, body: PasswordChange, *, address: str) -> None:
     """Ends every session but the one that asks."""
-    guards(ctx).tries.begin(email=principal.email, address=address)
+    ctx.guards.tries.begin(email=principal.email, address=address)
     with ctx.db.read() as session:
         known = session.scalar(select(User.password_hash).where(User.id == principal.user_id))
     if known is None:
         raise NotAllowedNow("This account has no password: it signs in by the owner file.")
-    if not guards(ctx).passwords.verify(known, body.old_password):
+    if not ctx.guards.passwords.verify(known, body.old_password):
         raise NotSignedIn("The old password is wrong.")
-    guards(ctx).tries.forgive(email=principal.email, address=address)
-    hashed = guards(ctx).passwords.hash(body.new_password)
+    ctx.guards.tries.forgive(email=principal.email, address=address)
+    hashed = ctx.guards.passwords.hash(body.new_password)
 
     def work(session: Session) -> None:
         user = session.get_one(User, principal.user_id)

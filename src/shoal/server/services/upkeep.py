@@ -107,7 +107,10 @@ def _forget_gone_chunks(ctx: Context) -> None:
         with ctx.db.read() as session:
             key = tuple_(WorkspaceChunk.workspace_id, WorkspaceChunk.hash)
             rows = session.execute(
-                select(WorkspaceChunk.workspace_id, WorkspaceChunk.hash).where(key > last).order_by(key).limit(_BATCH)
+                select(WorkspaceChunk.workspace_id, WorkspaceChunk.hash)
+                .where(key > last)
+                .order_by(WorkspaceChunk.workspace_id, WorkspaceChunk.hash)
+                .limit(_BATCH)
             ).all()
         if not rows:
             return

@@ -26,7 +26,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         workspace=workspace,
         created_by=job.created_by,
         spec=JobSpec.model_validate(job.spec),
-        source={"id": source.id, "size": source.size, "files": source.files, **source.origin},
+        source={**source.origin, "id": source.id, "size": source.size, "files": source.files},
         waiting=waiting if job.state == JobState.QUEUED else None,
         attempt_list=[_attempt(session, a) for a in attempts],
         events=[

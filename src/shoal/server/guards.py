@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from weakref import WeakKeyDictionary
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from shoal.core.errors import TooManyTries, Unreachable
 from shoal.core.schema import utcnow
-from shoal.server.context import Context
-from shoal.server.live import Live
 
 _MAX_KEPT = 100_000
 
@@ -104,9 +101,11 @@ class LastUses:
         self._lock = threading.Lock()
         self._at: dict[str, datetime] = {}
 
-    def note(self, key_id: str, at: datetime) -> None:
-        with self._lock:
-            self._at[key_id] = at
+    def note(self, key_id: str) -> None:
+        """Costs a dictionary entry; `keys.flush_touched` makes it durable."""
+        if key_id.startswith("key_"):
+            with self._lock:
+                self._at[key_id] = utcnow()
 
     def get(self, key_id: str) -> datetime | None:
         return self._at.get(key_id)
@@ -124,27 +123,3 @@ class Guards:
     last_uses: LastUses = field(default_factory=LastUses)
     git_slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(4))
     """Git fetches at once: each holds a request thread for as long as the remote takes."""
-
-
-_guards: WeakKeyDictionary[Live, Guards] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def guards(ctx: Context) -> Guards:
-    with _lock:
-        found = _guards.get(ctx.live)
-        if found is None:
-            found = _guards[ctx.live] = Guards()
-        return found
-
-
-def touch_key(ctx: Context, key_id: str) -> None:
-    """Remember that a key was used now. Costs a dictionary entry; `keys.flush_touched` makes it durable."""
-    if key_id.startswith("key_"):
-        guards(ctx).last_uses.note(key_id, utcnow())
-
-
-def use_guards(ctx: Context, given: Guards) -> None:
-    """Before the server answers: other costs or limits than the default."""
-    with _lock:
-        _guards[ctx.live] = given
