@@ -5,37 +5,38 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.agent import runtime
-from shoal.agent.environment import REQUIREMENTS, Builder, InstallFailed, Stopped, remove_unused
 from shoal.agent.inputs import (
     OUTPUT,
     Chunks,
     checkpoint_path,
+    clear,
     data_path,
     fetch_mount,
     lay_out,
     source_key,
     write_source,
 )
+from shoal.agent.keeper import Keeper
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
 from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
-from shoal.agent.node import LAUNCH, WorkDir
+from shoal.agent.node import LAUNCH, NotReady, WorkDir
 from shoal.agent.progress import ProgressReader
 from shoal.agent.reasons import explain, from_torchrun, last_error
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
-from shoal.agent.samples import INTERVAL_S, Sampler
 from shoal.agent.sandbox import SETTING, Bind, Mode, Rewriter, choose, forget, wrap
 from shoal.agent.spool import Spool
-from shoal.agent.wire import JoinReply, Launch, Mount
+from shoal.agent.wire import JoinReply, Launch
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, rank_pipes, wait_readable
-from shoal.core.errors import ShoalError
+
+if TYPE_CHECKING:
+    from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,12 @@ class Node:
         self._shipper = Shipper(link.another(), self._spools)
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
+        self._keeper = Keeper(work.root / "output-checkpoint", link.another(), self._capture.say)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
         self._mode = Mode.REWRITE
         self._python = launch.python
-        self._mounts: list[tuple[Mount, Path]] = []
+        self._uses: list[CacheUse] = []
+        """The data of each mount; held, so that the cache keeps it."""
 
     def run(self) -> int:
         set_up_logging()
@@ -79,20 +82,22 @@ class Node:
     def _prepare_and_run(self) -> dict[str, Any]:
         try:
             self._prepare()
-            if self._orders.any:
-                raise Stopped
-            watch = Watch(self._launch_workers())
-        except InstallFailed as error:
+            watch = None if self._orders.any else Watch(self._launch_workers())
+        except NotReady as error:
             return ended(1, str(error))
-        except (Stopped, ShoalError, LaunchFailed, OSError, RuntimeError) as error:
+        except Exception as error:
             self._workers.kill()
-            if self._orders.any:
-                return ended(None, "stopped before it started", told=True)
-            logger.exception("cannot start")
-            return ended(1, f"cannot start: {error}")
+            if not self._orders.any:
+                logger.exception("cannot start")
+                return ended(1, f"cannot start: {error}")
+            watch = None
+        if watch is None:
+            return ended(None, "stopped before it started", told=True)
         self._beats.update(state="running", paths=self._mode.paths)
         self._start_sampling()
+        self._keeper.start()
         self._watch(watch)
+        self._keeper.finish(all_well=watch.complete and all(e.code == 0 for e in watch.exits))
         return self._judge(watch)
 
     def _prepare(self) -> None:
@@ -104,8 +109,10 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
-        self._mounts = [(m, fetch_mount(m, chunks, cache)) for m in join.mounts]
-        if (work.source / REQUIREMENTS).is_file():
+        self._uses = [fetch_mount(m, chunks, cache) for m in join.mounts]
+        if (work.source / "requirements.txt").is_file():
+            from shoal.agent.environment import Builder, remove_unused
+
             pip_env = runtime.base_env(os.environ) | {
                 k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
             }
@@ -130,7 +137,8 @@ class Node:
 
     def _start(self) -> int:
         launch, work = self._launch, self._work
-        binds = lay_out(work.root, launch.job_id, self._mounts, mounted=self._mode is not Mode.REWRITE)
+        mounts = [(m, use.path) for m, use in zip(self._join.mounts, self._uses, strict=True)]
+        binds = lay_out(work.root, launch.job_id, mounts, mounted=self._mode is not Mode.REWRITE)
         hide = [work.root / LAUNCH]
         if launch.server_file:
             # The server's keys and database are next to it.
@@ -238,11 +246,13 @@ class Node:
         delivered = deliver(self._beats, self._shipper, deadline)
         if delivered:
             self._work.result = {**result, "delivered": True}
-            shutil.rmtree(self._work.tmp, ignore_errors=True)
-            shutil.rmtree(self._work.root / "input", ignore_errors=True)
+            clear(self._work.tmp)
+            clear(self._work.root / "input")
         return 0 if delivered else 5
 
     def _start_sampling(self) -> None:
+        from shoal.agent.samples import INTERVAL_S, Sampler
+
         gpus = self._launch.slots if self._launch.slot_kind == "cuda" else []
         sampler = Sampler(os.getpid(), self._work.root, gpus)
         self._regular.append(Every(INTERVAL_S, lambda: self._spools["system"].append([sampler.sample()])))

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoal.agent.node import NotReady
+
 REQUIREMENTS = "requirements.txt"
 KEEP_UNUSED_S = 30 * 86400.0
 _PIP_OPTIONS = ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--no-color"]
@@ -45,7 +47,7 @@ for line in open(sys.argv[1], encoding="utf-8-sig"):
 """
 
 
-class InstallFailed(Exception):
+class InstallFailed(NotReady):
     """The requirements cannot be installed; the message is pip's own."""
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
+import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.agent.link import Link, backoff
 from shoal.agent.sandbox import Bind
 from shoal.agent.wire import Launch, Mount
-from shoal.core.errors import Corrupt, InvalidSpec, NotFound, Unreachable
+from shoal.core.errors import InvalidSpec, Unreachable
+
+if TYPE_CHECKING:
+    from shoal.store.cache import CacheUse
+
+logger = logging.getLogger(__name__)
 
 INPUT, OUTPUT, CHECKPOINT = "/input", "/output-checkpoint", "/input-checkpoint"
+_CACHE_SHARE = 0.25
+"""Of the disk, for data no job uses at the moment; the least recently used goes first."""
 _ALIASES = {OUTPUT: "/output", CHECKPOINT: "/checkpoint"}
 
 
@@ -57,22 +61,23 @@ class Chunks:
         raise AssertionError
 
     def _from_store(self, store: Path, name: str) -> bytes | None:
+        """None where it is not to be had: the server may still know better."""
         # By way of the store's leaf modules: LocalStore itself brings pydantic, 150 ms for a source of a few files.
         from shoal.store.codec import decode
         from shoal.store.hashing import check_hash, verify
 
-        with suppress(OSError, Corrupt, NotFound):
+        try:
             try:
                 stored = (store / "chunks" / check_hash(name)[:2] / name[2:]).read_bytes()
-                codec, payload = stored[0], stored[1:]
-            except (FileNotFoundError, IndexError):
-                found = self._pack_set(store).read(name)
-                if found is None:
-                    return None
-                codec, payload = found
-            plain = decode(codec, payload)
-            verify(name, plain)
-            return plain
+                copies = [(stored[0], stored[1:])]
+            except FileNotFoundError:
+                copies = self._pack_set(store).read(name)
+            for codec, payload in copies:
+                plain = decode(codec, payload)
+                verify(name, plain)
+                return plain
+        except Exception as error:
+            logger.warning("chunk %s from %s: %s", name[:12], store, error)
         return None
 
     def _pack_set(self, store: Path) -> Any:
@@ -87,7 +92,7 @@ class Chunks:
 def write_source(manifest: dict[str, Any], chunks: Chunks, dest: Path) -> None:
     """Lay out a source anew; in place in one step."""
     aside = dest.with_name(f"{dest.name}.new")
-    shutil.rmtree(aside, ignore_errors=True)
+    clear(aside)
     aside.mkdir(parents=True)
     made = {aside}
     for file in manifest["files"]:
@@ -101,30 +106,37 @@ def write_source(manifest: dict[str, Any], chunks: Chunks, dest: Path) -> None:
         with os.fdopen(fd, "wb") as out:
             for chunk in file["chunks"]:
                 out.write(chunks.get(chunk["hash"]))
-    shutil.rmtree(dest, ignore_errors=True)
+    clear(dest)
     aside.rename(dest)
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder, if it is there."""
+    if folder.exists():
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def source_key(manifest: dict[str, Any]) -> str:
     """Names the content of a source."""
+    import hashlib
+
     return hashlib.blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> Path:
-    """The mount's content on this machine, shared by all jobs here."""
-    home = cache_dir / "data" / mount.manifest_id
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with home.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if home.is_dir():
-            os.utime(home)
-        else:
-            from shoal.store.manifest import load_manifest
-            from shoal.store.materialize import materialize
+def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> CacheUse:
+    """The mount's content on this machine, shared by all jobs here; kept as long as the use is held."""
+    import shutil
 
-            manifest = load_manifest(chunks.ask(f"/manifests/{mount.manifest_id}"))
-            materialize(manifest, chunks.get, home, verify=False, read_only=True)
-    return home
+    from shoal.store.cache import NodeCache
+    from shoal.store.manifest import load_manifest
+
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    cache = NodeCache(cache_dir / "data", max_bytes=int(shutil.disk_usage(cache_dir).total * _CACHE_SHARE))
+    kind = "checkpoint" if mount.path == CHECKPOINT else "dataset"
+    manifest = load_manifest(chunks.ask(f"/manifests/{mount.manifest_id}"))
+    return cache.use(kind, manifest, chunks.get, verify=False)
 
 
 def lay_out(work_dir: Path, job_id: str, mounts: list[tuple[Mount, Path]], *, mounted: bool) -> list[Bind]:
@@ -159,7 +171,7 @@ def checkpoint_path(mounts: list[Mount]) -> str | None:
 
 def _input_folder(folder: Path, datasets: dict[str, Path], *, mounted: bool) -> Path:
     """/input: an entry per dataset; of a single one also its content, as the older dialect has it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(folder)
     folder.mkdir()
     for name, host in datasets.items():
         if mounted:

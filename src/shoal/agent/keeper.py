@@ -60,17 +60,15 @@ class Keeper(threading.Thread):
             except Exception:
                 logger.exception("looking for checkpoints failed")
 
-    def finish(self, *, all_well: bool, stopped: Callable[[], bool]) -> None:
+    def finish(self, *, all_well: bool) -> None:
         """The workers have ended: take what is left. `all_well`: they ended by themselves, without an error."""
         self._leave.set()
         with self._one_at_a_time:
             pass
         if not self._given_up:
-            self.look(settle_s=0.0 if all_well else SETTLE_S, last=True, stopped=stopped)
+            self.look(settle_s=0.0 if all_well else SETTLE_S, last=True)
 
-    def look(
-        self, *, settle_s: float = SETTLE_S, last: bool = False, stopped: Callable[[], bool] = lambda: False
-    ) -> None:
+    def look(self, *, settle_s: float = SETTLE_S, last: bool = False) -> None:
         """Take every checkpoint that is new, whole and settled."""
         with self._one_at_a_time:
             for name, files in _candidates(self._output):
@@ -78,14 +76,14 @@ class Keeper(threading.Thread):
                 if known is None or known.files != files:
                     known = self._known[name] = _Known(files, time.monotonic(), said=known.said if known else set())
                 if not known.done and self._is_settled(known, settle_s, last):
-                    self._take(name, known, last, stopped)
+                    self._take(name, known, last)
 
     def _is_settled(self, known: _Known, settle_s: float, last: bool) -> bool:
         newest = max((m for _, _, m in known.files), default=0) / 1e9
         quiet = time.time() - newest >= settle_s
         return quiet and (last or time.monotonic() - known.since >= settle_s)
 
-    def _take(self, name: str, known: _Known, last: bool, stopped: Callable[[], bool]) -> None:
+    def _take(self, name: str, known: _Known, last: bool) -> None:
         root = self._output if name == ROOT else self._output / name
         wrong = problem(root, [path for path, _, _ in known.files])
         if wrong is not None:
@@ -102,7 +100,7 @@ class Keeper(threading.Thread):
                 "manifest": packed.manifest.model_dump(mode="json"),
                 "facts": facts(name, root, [path for path, _, _ in known.files]),
             }
-            self._commit(body, packed, stopped)
+            self._commit(body, packed)
             known.done = True
         except (Fenced, AuthError, NotFound) as error:
             logger.info("no more checkpoints are taken: %s", error)
@@ -113,8 +111,8 @@ class Keeper(threading.Thread):
                 known.said.add(str(error))
                 self._say(f"[shoal] checkpoint {name} could not be kept yet: {error}")
 
-    def _commit(self, body: dict[str, Any], packed: PackedTree, stopped: Callable[[], bool]) -> None:
-        """Send what the server lacks, and commit; through any outage, unless told to hurry."""
+    def _commit(self, body: dict[str, Any], packed: PackedTree) -> None:
+        """Send what the server lacks, and commit; through any outage."""
         for wait in backoff(0.1, 10.0):
             try:
                 missing = self._link.post("/checkpoints", body).get("missing") or []
@@ -124,24 +122,20 @@ class Keeper(threading.Thread):
                     self._link.post_bytes("/chunks", frames)
                 continue
             except Unreachable:
-                if stopped():
-                    raise
-            time.sleep(wait)
+                time.sleep(wait)
 
 
-def _candidates(output: Path) -> Iterator[tuple[str, Files]]:
+def _candidates(output: Path) -> list[tuple[str, Files]]:
+    """What may be a checkpoint, oldest first: the order they are taken in is the order they count in."""
     try:
-        entries = sorted(os.scandir(output), key=lambda e: e.name)
+        entries = list(os.scandir(output))
     except FileNotFoundError:
-        return
+        return []
+    found = [(ROOT, tuple(_list(output, deep=False)))]
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not is_half_made_name(entry.name):
-            files = tuple(_list(output / entry.name, deep=True))
-            if files:
-                yield entry.name, files
-    flat = tuple(_list(output, deep=False))
-    if flat:
-        yield ROOT, flat
+            found.append((entry.name, tuple(_list(output / entry.name, deep=True))))
+    return sorted(((n, f) for n, f in found if f), key=lambda c: (max(m for _, _, m in c[1]), c[0]))
 
 
 def _list(root: Path, *, deep: bool) -> Iterator[tuple[str, int, int]]:

@@ -14,6 +14,10 @@ from shoal.core.boot import boot_id
 LOCK, AGENT, LAUNCH, RESULT = "lock", "agent.json", "launch.json", "result.json"
 
 
+class NotReady(Exception):
+    """What a job brought cannot be made ready; the message is for its owner."""
+
+
 class Busy(Exception):
     """Another agent runs this node."""
 

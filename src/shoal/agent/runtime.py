@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.agent.wire import JoinReply, Launch
+
+if TYPE_CHECKING:
+    import ast
 
 _KEPT = frozenset(
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM TMPDIR TEMP TMP LD_LIBRARY_PATH LD_PRELOAD SSL_CERT_FILE SSL_CERT_DIR "
@@ -92,6 +94,8 @@ def accepts_data(text: str) -> bool:
     """Whether a script takes `--data`: it adds that very argument, or parses a dataclass with a field `data`."""
     if "data" not in text:
         return False
+    import ast
+
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -101,12 +105,16 @@ def accepts_data(text: str) -> bool:
 
 
 def _adds_data(node: ast.AST) -> bool:
+    import ast
+
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
         return False
     return any(isinstance(a, ast.Constant) and a.value == "--data" for a in node.args)
 
 
 def _has_data_field(node: ast.AST) -> bool:
+    import ast
+
     fields = [s.target for s in node.body if isinstance(s, ast.AnnAssign)] if isinstance(node, ast.ClassDef) else []
     return any(isinstance(target, ast.Name) and target.id == "data" for target in fields)
 

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +46,7 @@ class Bind(NamedTuple):
 def choose(cache_dir: Path, setting: str | None = None) -> Mode:
     """What works here; tried once per boot and remembered."""
     setting = setting or os.environ.get(SETTING) or "auto"
-    bwrap = None if setting == "rewrite" else shutil.which("bwrap")
+    bwrap = None if setting == "rewrite" else _find("bwrap")
     if bwrap is None:
         if setting == "bubblewrap":
             raise RuntimeError("SHOAL_SANDBOX=bubblewrap, but there is no bwrap here")
@@ -106,6 +105,11 @@ def _root(taken: set[str]) -> list[str]:
         else:
             args += ["--dev-bind" if entry.name == "dev" else "--bind", entry.path, entry.path]
     return args
+
+
+def _find(program: str) -> str | None:
+    found = (f"{folder}/{program}" for folder in os.get_exec_path())
+    return next((path for path in found if os.access(path, os.X_OK)), None)
 
 
 def _remembered(cache_dir: Path, bwrap: str) -> Mode | None:

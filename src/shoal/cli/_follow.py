@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from shoal.cli._format import bar, clean, clean_log, duration
-from shoal.cli._output import out
+from shoal.cli._output import json_line, out
 from shoal.core.errors import JobFailed, Unreachable
 from shoal.core.states import JobState
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shoal.core.jobs import JobSummary, JobView, LogLine, Progress
 
 DETACHED = 130
+LINES_PER_WRITE = 1000
 TALK_EVERY_S = 15.0
 """How often progress is told where no line can stay on the screen."""
 
@@ -33,14 +34,23 @@ class LogOptions:
     timestamps: bool = False
     num_workers: int = 1
 
-    def print(self, line: LogLine) -> None:
-        if self.attempt is not None and line.attempt != self.attempt:
-            return
+    def print(self, lines: Iterable[LogLine]) -> None:
+        """In few writes: a flush for each of a million lines would take longer than fetching them."""
+        shown: list[str] = []
+        for line in lines:
+            if self.attempt is None or line.attempt == self.attempt:
+                shown.append(self._render(line))
+            if len(shown) >= LINES_PER_WRITE:
+                out.write("".join(shown))
+                shown.clear()
+        if shown:
+            out.write("".join(shown))
+
+    def _render(self, line: LogLine) -> str:
         if out.json:
-            out.emit_line(line)
-            return
+            return json_line(line)
         text = clean_log(line.text) if out.is_terminal else line.text
-        out.line(f"{self._prefix(line)}{text}")
+        return f"{self._prefix(line)}{text}\n"
 
     def _prefix(self, line: LogLine) -> str:
         """Who said it, where there are several; nothing to strip where there is one."""
@@ -116,8 +126,7 @@ class _Watch:
             for event in events:
                 match event:
                     case Lines(lines=lines):
-                        for line in lines:
-                            options.print(line)
+                        options.print(lines)
                     case Changed(job=job):
                         self._tell_change(job)
                     case Lost(error=error):

@@ -58,10 +58,6 @@ class Output:
         """One JSON document."""
         self.line(json.dumps(as_json(value), indent=2, ensure_ascii=False))
 
-    def emit_line(self, value: Any) -> None:
-        """One line of a JSON stream."""
-        self.line(json.dumps(as_json(value), ensure_ascii=False))
-
     def line(self, text: str = "") -> None:
         self.write(text + "\n")
 
@@ -222,6 +218,11 @@ def plain(value: Any) -> str:
     if value is None or value == "":
         return "-"
     return timestamp(value) if isinstance(value, datetime) else clean(str(value))
+
+
+def json_line(value: Any) -> str:
+    """One line of a JSON stream."""
+    return json.dumps(as_json(value), ensure_ascii=False) + "\n"
 
 
 def as_json(value: Any) -> Any:

@@ -131,8 +131,7 @@ def logs(
         options.num_workers = job.nodes * job.accels
         if follow:
             return follow_job(client, job, options)
-        for line in client.jobs.lines(job.id, node=node, rank=rank, since=moment, attempt=attempt):
-            options.print(line)
+        options.print(client.jobs.lines(job.id, node=node, rank=rank, since=moment, attempt=attempt))
     return 0
 
 

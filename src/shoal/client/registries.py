@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from shoal.client._http import segment
 from shoal.client._noun import WorkspaceNoun
-from shoal.core.people import RegistryConnect
-from shoal.core.schema import View
-
-
-class RegistryView(View):
-    """A connected host. Its token is write-only."""
-
-    host: str
-    username: str
+from shoal.core.people import RegistryConnect, RegistryView
 
 
 class Registries(WorkspaceNoun):

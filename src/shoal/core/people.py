@@ -49,7 +49,14 @@ class SignUp(Schema):
     def _email(cls, value: str) -> str:
         value = value.strip()
         local, _, host = value.lower().partition("@")
-        if not local or not host or " " in value or not value.isprintable() or host.startswith(".") or host.endswith("."):
+        if (
+            not local
+            or not host
+            or " " in value
+            or not value.isprintable()
+            or host.startswith(".")
+            or host.endswith(".")
+        ):
             raise ValueError(f"{value!r} is not an e-mail address")
         return f"{local}@{host}"
 
@@ -162,6 +169,13 @@ class RegistryConnect(Schema):
     host: str = Field(default="github.com", pattern=r"^[A-Za-z0-9.-]+(:\d+)?$")
     token: str = Field(min_length=1, max_length=4096)
     username: str = Field(default="x-access-token", max_length=255)
+
+
+class RegistryView(View):
+    """A connected host. Its token is write-only."""
+
+    host: str
+    username: str
 
 
 class GitSourceAdd(Schema):

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 
 
 class Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=False)
+    model_config = ConfigDict(extra="forbid")
 
 
 class View(BaseModel):

@@ -21,6 +21,7 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_NO_AUTOSTART": "Set to 1 to never start the private local server by itself.",
     "SHOAL_SLOTS": "Slots the private local machine offers, overriding settings.toml.",
     "SHOAL_SANDBOX": "How /input and friends are provided: 'auto', 'bubblewrap' or 'rewrite'.",
+    "SHOAL_DEBUG": "Set to 1 to see tracebacks instead of one-line errors.",
     "SHOAL_LOG_LEVEL": "Server and agent log level (default INFO).",
 }
 
@@ -97,12 +98,14 @@ class ServerSettings:
     """Address to listen on. Anything but loopback needs accounts: the owner file does not open it."""
     port: int = 0
     """Port to listen on; 0 picks a free one and keeps to it on restart where possible."""
+    shared: bool = False
+    """True for a server many people use, even if it listens on loopback only (behind a reverse proxy)."""
     slots: int = 0
     """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
     sign_up: bool = False
     """Whether anyone who can reach the server may make an account; else only an admin can."""
     lease_s: float = 30.0
-    """Seconds without a beat after which a node is held lost. Long enough for a paused disk, short enough for P9."""
+    """Seconds without a beat after which a node is held lost. Long enough for a paused disk, short enough to decide within a minute."""
     stop_grace_s: float = 10.0
     """Seconds between SIGTERM and SIGKILL when a job is stopped."""
     start_timeout_s: float = 120.0

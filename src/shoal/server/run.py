@@ -7,6 +7,7 @@ import ipaddress
 import json
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         adopted = context.engine.adopt()
         logger.info("serving %s at %s; %d attempts adopted", layout.root, url, len(adopted))
         scheduler.start()
+        # uvicorn stops in good order on these, then raises them again: that must not end us before we have closed.
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: None)
         try:
             server.run(sockets=[listener])
         finally:
@@ -67,7 +71,7 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
     context = Context(
         layout=layout,
         settings=settings,
-        private=_is_loopback(settings.host),
+        private=_is_loopback(settings.host) and not settings.shared,
         db=db,
         store=LocalStore(layout.store_dir),
         vault=Vault(layout.secret_key),

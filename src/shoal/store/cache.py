@@ -133,25 +133,27 @@ class NodeCache:
         self._discard(kind, name)
         self._sweep(kind, name)
         self.evict(self.max_bytes - manifest.size, keep=name)
-        tree = self._tree(kind, name)
-        for attempt in range(2):
+
+        def write() -> None:
             with _Donors(self, kind, name) as donors:
-                try:
-                    materialize(
-                        manifest,
-                        get_chunk,
-                        tree,
-                        verify=verify,
-                        read_only=True,
-                        stamp_s=STAMP_S,
-                        donor=donors.find,
-                        progress=progress,
-                    )
-                    break
-                except StorageFull:
-                    # The cap may be larger than the disk: give back everything that is not in use, once.
-                    if attempt or not self.evict(0, keep=name):
-                        raise
+                materialize(
+                    manifest,
+                    get_chunk,
+                    self._tree(kind, name),
+                    verify=verify,
+                    read_only=True,
+                    stamp_s=STAMP_S,
+                    donor=donors.find,
+                    progress=progress,
+                )
+
+        try:
+            write()
+        except StorageFull:
+            # The cap may be larger than the disk: give back everything that is not in use, once.
+            if not self.evict(0, keep=name):
+                raise
+            write()
         (self.root / ".manifests").mkdir(exist_ok=True)
         (self.root / ".manifests" / f"{kind}~{name}").write_bytes(dump_manifest(manifest))
         _write_note(fd, size=manifest.size)

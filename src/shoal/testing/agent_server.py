@@ -49,7 +49,8 @@ class AgentServer:
         self.records: dict[tuple[int, str], list[dict[str, Any]]] = {}
         self.segments = 0
         self.answer = BeatReply()
-        self.fence_segments = False
+        self.fenced = False
+        """Refuse to let anyone join."""
         self._changed = threading.Condition()
         self._http: _Http | None = None
         self.start()
@@ -141,6 +142,8 @@ class AgentServer:
                 self._changed.notify_all()
 
     def _join(self, node: int, request: JoinRequest) -> JoinReply:
+        if self.fenced:
+            raise Fenced()
         self.joined[node] = request
         if len(self.joined) < self.reply.num_nodes:
             return JoinReply(ready=False)
@@ -148,8 +151,6 @@ class AgentServer:
         return self.reply.model_copy(update={"master_addr": first.address, "master_port": first.port})
 
     def _segment(self, node: int, stream: str, first: int, count: int, body: bytes) -> bytes:
-        if self.fence_segments:
-            raise Fenced()
         plain = zstandard.ZstdDecompressor().decompressobj().decompress(body)
         records = [json.loads(line) for line in plain.split(b"\n")]
         assert len(plain) <= 1 << 21 and len(records) == count

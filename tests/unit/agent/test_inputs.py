@@ -68,8 +68,12 @@ def test_a_mount_is_fetched_once_read_only_and_shared(tmp_path: Path) -> None:
     launch = Launch({"store_path": str(tmp_path / "store")})
     link = no_server(**{f"/manifests/{name}": dump_manifest(packed.manifest)})
     home = fetch_mount(mount, Chunks(launch, link), tmp_path / "cache")
-    assert (home / "a.bin").read_bytes() == b"abc" * 1000 and not (home / "a.bin").stat().st_mode & 0o222
-    assert fetch_mount(mount, Chunks(launch, no_server()), tmp_path / "cache") == home
+    path = home.path / "a.bin"
+    assert path.read_bytes() == b"abc" * 1000 and not path.stat().st_mode & 0o222
+    again = fetch_mount(mount, Chunks(Launch({}), link), tmp_path / "cache")
+    assert again.path == home.path
+    for use in (home, again):
+        use.release()
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a//b", "", ".", "a\0b", "a\\b"])

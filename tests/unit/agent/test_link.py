@@ -38,10 +38,8 @@ class Peer:
                     if answer is None:
                         break
                     conn.sendall(answer)
-                    if (
-                        b"close" in answer.partition(b"\r\n\r\n")[0]
-                        or (b"Content-Length" not in answer
-                        and b"chunked" not in answer)
+                    if b"close" in answer.partition(b"\r\n\r\n")[0] or (
+                        b"Content-Length" not in answer and b"chunked" not in answer
                     ):
                         break
 

@@ -64,7 +64,8 @@ def create(
 def node_running(session: Session, attempt: Attempt, node: Node) -> None:
     node.state = NodeState.RUNNING.value
     session.flush()
-    if any(n.state != NodeState.RUNNING for n in nodes_of(session, attempt)) or attempt.state != AttemptState.STARTING:
+    waiting = (NodeState.PENDING, NodeState.PREPARING)
+    if attempt.state != AttemptState.STARTING or any(n.state in waiting for n in nodes_of(session, attempt)):
         return
     attempt.state, attempt.started_at = AttemptState.RUNNING.value, utcnow()
     job = session.get_one(Job, attempt.job_id)
@@ -83,6 +84,8 @@ def node_ended(
     reason: str | None,
     told: bool,
 ) -> None:
+    if exit_code == 0 or failed_rank is not None:
+        node_running(session, attempt, node)  # its workers ran, too briefly for a beat in between
     was_running = node.state == NodeState.RUNNING
     node.state, node.exit_code, node.failed_rank, node.ended_at = state.value, exit_code, failed_rank, utcnow()
     node.reason, node.blamed = reason, not told and exit_code != 0
@@ -162,7 +165,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     )
     job.restarts_used, job.reason = verdict.restarts_used, attempt.reason
     if verdict.restart:
-        move(session, job, JobState.QUEUED, f"{attempt.reason}; {verdict.why}", attempt=attempt.number)
+        move(session, job, JobState.QUEUED, verdict.why, attempt=attempt.number)
         return
     job.exit_code = shell_code(root.exit_code)
     move(session, job, JobState.FAILED, f"{attempt.reason} ({verdict.why})", attempt=attempt.number)
@@ -205,4 +208,4 @@ def signal_name(exit_code: int) -> str:
 
 def _finish_progress(job: Job) -> None:
     if job.progress and job.progress.get("total"):
-        job.progress = {**job.progress, "fraction": 1.0, "eta_s": 0.0}
+        job.progress = {**job.progress, "fraction": 1.0, "eta_s": None}

@@ -51,4 +51,6 @@ def move(
         raise NotAllowedNow(f"Job '{job.name}' is {job.state} and cannot become {state}.")
     job.state = state.value
     job.ended_at = utcnow() if state.is_terminal else None
+    if state is not JobState.RUNNING and job.progress:
+        job.progress = {**job.progress, "eta_s": None}
     tell(session, job, state.value, message, attempt=attempt, data=data)

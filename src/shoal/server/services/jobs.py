@@ -195,6 +195,6 @@ def _refuse_impossible(ctx: Context, spec: JobSpec) -> None:
     raise CanNeverRun(
         f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the pool has {pool}. "
         f"The largest that could: --nodes {nodes} --accels {accels}.",
-        hint=f"shoal up --slots {spec.min_slots}" if ctx.private else "shoal machine list",
+        hint=f"shoal up --slots {spec.min_slots}" if ctx.private and total < spec.min_slots else "shoal machine list",
         details={"nodes": nodes, "accels": accels},
     )

@@ -1,0 +1,253 @@
+"""Where users may send this server, and connections that go to exactly the address that was judged.
+
+Everything fetched for a user connects through `PinnedTransport` (or, for libraries with a client of their own, through
+import_proxy): the host is resolved once, all its addresses are judged, and one of them is what gets dialled.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+import httpx
+
+from shoal.core.errors import InvalidSpec, NotFound, Unreachable
+
+Resolver = Callable[[str, int], list[str]]
+"""(host, port) → its addresses."""
+
+PORTS = {"http": 80, "https": 443}
+CONNECT_S = 10.0
+_SLICE_S = 0.5
+"""How often a wait looks whether the server is stopping."""
+_MIN_PROGRESS = 64 << 10
+"""Bytes that count as progress; a trickle of fewer is a way to hold a thread for ever."""
+_ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.I)
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_CLOUD = frozenset({"168.63.129.16"})
+"""Looks public, but is Azure's own services as seen from inside a machine there."""
+
+
+class Stopped(Exception):  # noqa: N818  not an error: the work is taken up again
+    """The server is stopping."""
+
+
+def is_public(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
+        return ip in _UNICAST and ip.is_global and ip.sixtofour is None and ip.teredo is None
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved and str(ip) not in _CLOUD
+
+
+def resolve_host(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        kind = Unreachable if error.errno == socket.EAI_AGAIN else NotFound
+        raise kind(f"The host '{host}' cannot be found.") from None
+    except (OSError, UnicodeError):
+        raise NotFound(f"The host '{host}' cannot be found.") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    private: bool = False
+    """A private local server may reach its own machine and network; any other only what everybody can."""
+    trusted: frozenset[tuple[str, int]] = frozenset()
+    """(host, port) that the operator, not a user, has named: reachable wherever they are."""
+    resolve: Resolver = resolve_host
+    allows: Callable[[str], bool] = is_public
+
+    def parse(self, text: str) -> httpx.URL:
+        """An http(s) URL that may be asked for, as far as that can be told without looking the host up."""
+        if not text.isprintable() or re.search(r"[\s\\]", text):
+            raise InvalidSpec("That is not a URL: it holds spaces, backslashes or control characters.")
+        try:
+            url = httpx.URL(text)
+            host, port = url.raw_host.decode("ascii"), url.port
+        except (httpx.InvalidURL, UnicodeError, ValueError):
+            raise InvalidSpec("That is not a URL. Give it like https://example.org/data.zip.") from None
+        if url.scheme not in PORTS or not host:
+            raise InvalidSpec(f"'{shown(url)}' cannot be fetched: only http:// and https:// URLs can.")
+        if url.userinfo:
+            raise InvalidSpec("The URL holds a user name or password, which would end up in records.")
+        if port is not None and not 0 < port < 65536:
+            raise InvalidSpec(f"'{shown(url)}' has no usable port.")
+        self._check_spelling(host, port or PORTS[url.scheme])
+        return url.copy_with(fragment=None)
+
+    def addresses(self, host: str, port: int) -> list[str]:
+        """The host's addresses, looked up now, to be dialled as they are; refused if any is out of bounds."""
+        found = self.resolve(host, port)
+        if not self._is_free(host, port):
+            self._check_spelling(host, port)
+            if not found or not all(self.allows(address) for address in found):
+                raise _inside(host)
+        return found
+
+    def _is_free(self, host: str, port: int) -> bool:
+        return self.private or (host, port) in self.trusted
+
+    def _check_spelling(self, host: str, port: int) -> None:
+        """Addresses in other notations than the usual are only ever written to get past a check."""
+        if self._is_free(host, port):
+            return
+        try:
+            address = str(ipaddress.ip_address(host))
+        except ValueError:
+            if _ODD_NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+                raise InvalidSpec(f"The host '{host}' is an address in an unusual notation.") from None
+            return
+        if not self.allows(address):
+            raise _inside(host)
+
+
+class PinnedTransport(httpx.BaseTransport):
+    """Host header and TLS name stay those of the URL; only the address is chosen here."""
+
+    def __init__(self, guard: Guard, *, stall_s: float, stop: Callable[[], bool], tls: ssl.SSLContext | None = None):
+        self._stall_s = stall_s
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=tls or httpx.create_ssl_context(),
+            network_backend=_Backend(guard, stall_s, stop),
+            max_connections=16,
+            keepalive_expiry=5.0,
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        asked = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(
+                scheme=request.url.raw_scheme,
+                host=request.url.raw_host,
+                port=request.url.port,
+                target=request.url.raw_path,
+            ),
+            headers=request.headers.raw,
+            content=request.read(),
+            extensions={"timeout": {"connect": CONNECT_S, "read": self._stall_s, "write": self._stall_s, "pool": None}},
+        )
+        with _as_httpx():
+            answer = self._pool.handle_request(asked)
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer))
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, answer: httpcore.Response):
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _as_httpx():
+            yield from self._answer.iter_stream()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self, guard: Guard, stall_s: float, stop: Callable[[], bool]):
+        self._guard, self._stall_s, self._stop = guard, stall_s, stop
+        self._sockets = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        failure: Exception | None = None
+        for address in self._guard.addresses(host, port)[:4]:
+            if self._stop():
+                raise Stopped
+            try:
+                return _Stream(
+                    self._sockets.connect_tcp(address, port, timeout=timeout, socket_options=socket_options),
+                    self._stall_s,
+                    self._stop,
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure or httpcore.ConnectError(f"{host} has no address")
+
+    def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.NetworkStream:
+        raise httpcore.UnsupportedProtocol("only hosts are connected to")
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection whose waits end when the server stops, and when too little arrives for too long."""
+
+    def __init__(self, inner: httpcore.NetworkStream, stall_s: float, stop: Callable[[], bool]):
+        self._inner, self._stall_s, self._stop = inner, stall_s, stop
+        self._waited_s, self._fresh = 0.0, 0
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        while True:
+            if self._stop():
+                raise Stopped
+            data, began = None, time.monotonic()
+            try:
+                data = self._inner.read(max_bytes, timeout=min(_SLICE_S, self._stall_s))
+            except httpcore.ReadTimeout:
+                pass
+            self._waited_s += time.monotonic() - began
+            if self._waited_s >= self._stall_s:
+                raise httpcore.ReadTimeout(f"too little arrived in {self._stall_s:g} seconds")
+            if data is None:
+                continue
+            self._fresh += len(data)
+            if self._fresh >= _MIN_PROGRESS:
+                self._waited_s, self._fresh = 0.0, 0
+            return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._waited_s, self._fresh = 0.0, 0  # a new request
+        self._inner.write(buffer, timeout=timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._stall_s, self._stop)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def shown(url: httpx.URL) -> str:
+    """As it may be told to others: queries can hold signatures."""
+    return str(url.copy_with(query=None, fragment=None, username=None, password=None))
+
+
+@contextmanager
+def _as_httpx() -> Iterator[None]:
+    try:
+        yield
+    except httpcore.TimeoutException as error:
+        raise httpx.TimeoutException(str(error)) from error
+    except httpcore.NetworkError as error:
+        raise httpx.NetworkError(str(error)) from error
+    except (httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol) as error:
+        raise httpx.ProtocolError(str(error)) from error
+
+
+def _inside(host: str) -> InvalidSpec:
+    return InvalidSpec(f"The host '{host}' is inside a private network, where this server fetches nothing from.")

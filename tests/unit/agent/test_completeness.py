@@ -1,0 +1,99 @@
+"""Which checkpoints are whole, and what they tell of themselves, without loading any of them."""
+
+import json
+import struct
+import zipfile
+
+import pytest
+
+from shoal.agent.completeness import facts, is_half_made_name, problem
+
+
+def safetensors(path, *, cut=0):
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    data = struct.pack("<Q", len(header)) + header + b"\0" * 16
+    path.write_bytes(data[: len(data) - cut])
+
+
+def torch_file(path, *, cut=0):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", b"x" * 100)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) - cut])
+
+
+@pytest.fixture
+def look(tmp_path):
+    return lambda: problem(tmp_path, sorted(p.name for p in tmp_path.iterdir()))
+
+
+def test_whole_files_raise_no_objection(tmp_path, look):
+    safetensors(tmp_path / "model.safetensors")
+    torch_file(tmp_path / "other.pt")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "legacy.bin").write_bytes(b"\x80\x02 an old pickle")
+    assert look() is None
+
+
+@pytest.mark.parametrize("cut", [1, 16, 60])
+def test_a_safetensors_file_that_ends_too_early_is_noticed(tmp_path, look, cut):
+    safetensors(tmp_path / "model.safetensors", cut=cut)
+    assert "model.safetensors" in look()
+
+
+def test_a_torch_file_without_its_end_is_noticed(tmp_path, look):
+    torch_file(tmp_path / "model.pt", cut=30)
+    assert look() == "model.pt is cut short"
+
+
+def test_json_that_is_still_being_written_is_noticed(tmp_path, look):
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [')
+    assert "not valid JSON" in look()
+
+
+def test_a_missing_shard_is_named(tmp_path, look):
+    safetensors(tmp_path / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002-of-00002.safetensors" in look()
+
+
+def test_a_hugging_face_checkpoint_needs_its_trainer_state_which_comes_last(tmp_path, look):
+    safetensors(tmp_path / "model.safetensors")
+    torch_file(tmp_path / "optimizer.pt")
+    assert "trainer_state.json" in look()
+    (tmp_path / "trainer_state.json").write_text("{}")
+    assert look() is None
+
+
+def test_a_distributed_checkpoint_needs_its_metadata_which_comes_last(tmp_path):
+    (tmp_path / "__0_0.distcp").write_bytes(b"x")
+    assert ".metadata" in problem(tmp_path, ["__0_0.distcp"])
+    assert problem(tmp_path, [".metadata", "__0_0.distcp"]) is None
+
+
+@pytest.mark.parametrize("name", ["tmp-checkpoint-5", "model.pt.tmp", ".hidden", "x.partial", "a~", "checkpoint_temp"])
+def test_names_of_unfinished_things_are_known(name):
+    assert is_half_made_name(name)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-500", "template", "parts_of_speech", "temperature.pt", "latest"])
+def test_ordinary_names_are_not_taken_for_unfinished(name):
+    assert not is_half_made_name(name)
+
+
+def test_step_and_losses_come_from_the_trainers_own_log(tmp_path):
+    history = [{"loss": 2.5, "step": 10}, {"loss": 2.0, "step": 20}, {"eval_loss": 1.9, "eval_runtime": 3, "step": 20}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 20, "log_history": history}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["GPT2LMHeadModel"], "transformers_version": "5.1"})
+    )
+    found = facts("checkpoint-20", tmp_path, ["config.json", "trainer_state.json"])
+    assert (found["step"], found["train_loss"], found["eval_loss"]) == (20, 2.0, 1.9)
+    assert (found["model"], found["version"], found["inference_ready"]) == ("GPT2LMHeadModel", "5.1", True)
+    assert found["metrics"] == {"eval_loss": 1.9, "eval_runtime": 3.0, "loss": 2.0}
+
+
+def test_without_such_files_the_step_comes_from_the_name(tmp_path):
+    assert facts("epoch=3-step=500.ckpt", tmp_path, [])["step"] == 500
+    assert facts("latest", tmp_path, [])["step"] is None
