@@ -22,7 +22,6 @@ from shoal.agent.inputs import (
     source_key,
     write_source,
 )
-from shoal.agent.keeper import Keeper
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
 from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
@@ -36,6 +35,7 @@ from shoal.agent.wire import JoinReply, Launch
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, rank_pipes, wait_readable
 
 if TYPE_CHECKING:
+    from shoal.agent.keeper import Keeper
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,6 @@ class Node:
         self._shipper = Shipper(link.another(), self._spools)
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
-        self._keeper = Keeper(work.root / "output-checkpoint", link.another(), self._capture.say)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
         self._mode = Mode.REWRITE
         self._python = launch.python
@@ -95,9 +94,9 @@ class Node:
             return ended(None, "stopped before it started", told=True)
         self._beats.update(state="running", paths=self._mode.paths)
         self._start_sampling()
-        self._keeper.start()
+        keeper = self._start_keeper()
         self._watch(watch)
-        self._keeper.finish(all_well=watch.complete and all(e.code == 0 for e in watch.exits))
+        keeper.finish(all_well=watch.complete and all(e.code == 0 for e in watch.exits))
         return self._judge(watch)
 
     def _prepare(self) -> None:
@@ -257,6 +256,13 @@ class Node:
         sampler = Sampler(os.getpid(), self._work.root, gpus)
         self._regular.append(Every(INTERVAL_S, lambda: self._spools["system"].append([sampler.sample()])))
         self._regular[-1].start()
+
+    def _start_keeper(self) -> Keeper:
+        from shoal.agent.keeper import Keeper
+
+        keeper = Keeper(self._work.root / "output-checkpoint", self._link.another(), self._capture.say)
+        keeper.start()
+        return keeper
 
     def _sync(self) -> None:
         for spool in self._spools.values():

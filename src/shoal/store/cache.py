@@ -11,14 +11,16 @@ import fcntl
 import json
 import logging
 import os
+import random
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.artifacts import FileEntry, Manifest
-from shoal.core.errors import StorageFull
+from shoal.core.errors import Corrupt, StorageFull
 from shoal.core.names import check_name
 from shoal.store.hashing import check_hash
 from shoal.store.manifest import dump_manifest, load_manifest, manifest_id
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 STAMP_S = 315_532_800
 """mtime of every cached file (1980): a file with another one was written to by someone."""
+_PATIENCE = 500
 _DONORS = 4
 """Trees of the same kind that are looked at for equal files to link to."""
 
@@ -79,18 +82,23 @@ class NodeCache:
     ) -> CacheUse:
         """The manifest's tree, made if it is not there. Several callers for one tree: one makes it, the others wait."""
         name = manifest_id(manifest)
-        while True:
-            fd = self._lock(kind, name, fcntl.LOCK_SH)
+        for _ in range(_PATIENCE):
+            fd = self._lock(kind, name, fcntl.LOCK_SH)  # waits while another makes or removes it
             if self._is_ready(fd, kind, name, manifest):
                 os.utime(fd)
                 return CacheUse(self._tree(kind, name), fd)
             os.close(fd)
-            fd = self._lock(kind, name, fcntl.LOCK_EX)
+            # Never waited for: those who hold it shared by then may do so for days.
+            fd = self._lock(kind, name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fd < 0:
+                time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  spreads retries, guards nothing
+                continue
             try:
                 if not self._is_ready(fd, kind, name, manifest) and not self._survived_boot(fd, kind, name, manifest):
                     self._make(fd, kind, name, manifest, get_chunk, verify, progress)
             finally:
                 os.close(fd)
+        raise Corrupt(f"{self._tree(kind, name)} was changed while jobs use it. Stop those jobs, then try again.")
 
     def evict(self, max_bytes: int, *, keep: str | None = None) -> int:
         """Remove trees not in use, least recently used first, until all take at most this. Returns the bytes freed."""

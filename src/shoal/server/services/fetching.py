@@ -132,7 +132,7 @@ class Fetcher:
         if part.offset and part.version:
             headers |= {"Range": f"bytes={part.offset}-", "If-Range": part.version}
         with self._answer(target, headers) as response:
-            if not _continues(response, part):
+            if not _continues(response, part, report):
                 report(-part.offset)
                 total = _length(response, target)
                 self._check_size(total or 0, target)
@@ -184,7 +184,7 @@ class Fetcher:
             )
 
 
-class _Later(Exception):  # noqa: N818
+class _Later(Exception):
     """The same request may succeed later."""
 
     def __init__(self, text: str, wait_s: float | None = None):
@@ -243,7 +243,7 @@ def _check_status(response: httpx.Response, target: httpx.URL) -> None:
         raise BadStatus(target, status, response.headers)
 
 
-def _continues(response: httpx.Response, part: PartFile) -> bool:
+def _continues(response: httpx.Response, part: PartFile, report: Progress) -> bool:
     """Whether this is the rest of what we have. 200 means it changed, or that parts are not to be had."""
     if response.status_code == 200:
         return False
@@ -257,6 +257,7 @@ def _continues(response: httpx.Response, part: PartFile) -> bool:
         and response.headers.get("etag", part.version) == part.version
     )
     if not fits:
+        report(-part.offset)
         part.start(version=None, total=None)
         raise _Later("it answered with another part than was asked for")
     return True

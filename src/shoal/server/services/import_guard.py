@@ -37,8 +37,8 @@ _CLOUD = frozenset({"168.63.129.16"})
 """Looks public, but is Azure's own services as seen from inside a machine there."""
 
 
-class Stopped(Exception):  # noqa: N818  not an error: the work is taken up again
-    """The server is stopping."""
+class Stopped(Exception):
+    """The server is stopping; what was under way is taken up again at its next start."""
 
 
 def is_public(address: str) -> bool:
