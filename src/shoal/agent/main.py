@@ -96,11 +96,10 @@ def _decline(link: Link, work: WorkDir) -> None:
 
 
 def free_port() -> int:
-    import random
-
-    chosen = random.SystemRandom()
+    """One that can be bound now, at random: agents that start together must not all find the same."""
+    low, high = _PORTS
     while True:
-        port = chosen.randrange(*_PORTS)
+        port = low + int.from_bytes(os.urandom(4), "big") % (high - low)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind(("", port))
@@ -110,14 +109,11 @@ def free_port() -> int:
 
 
 def _own_session() -> None:
-    """Out of reach of the terminal and of whoever started us; heir of every orphan below."""
-    from shoal.agent.inner import become_subreaper
-
+    """Out of reach of the terminal and of whoever started us."""
     try:
         os.setsid()
     except PermissionError:
         pass  # Already the leader of one.
-    become_subreaper()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # Until there are workers to stop, these simply end the agent; Node takes them over.
 
@@ -132,5 +128,8 @@ def _log_to(work_dir: Path) -> None:
 
 
 def _warm_up() -> None:
+    from shoal.agent.inner import become_subreaper
+
+    become_subreaper()
     import shoal.agent.attempt
     import shoal.store.codec  # noqa: F401

@@ -30,7 +30,11 @@ def salvage(root: Path) -> int:
     except Busy as error:
         logger.info("%s: nothing to salvage", error)
         return 3
-    launch = Launch.read(root / LAUNCH)
+    try:
+        launch = Launch.read(root / LAUNCH)
+    except (OSError, ValueError) as error:
+        logger.error("cannot salvage: %s", error)
+        return 2
     kill_marked(launch)
     known = work.result
     if known and known.get("delivered"):

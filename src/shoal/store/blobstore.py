@@ -100,7 +100,7 @@ class BlobStore(ChunkStore):
         return name
 
     def get_manifest(self, manifest_id: str) -> Manifest:
-        return self.read_manifest(manifest_key(check_hash(manifest_id)), manifest_id)
+        return load_manifest(self.manifest_bytes(manifest_key(check_hash(manifest_id)), manifest_id))
 
     def delete_manifest(self, manifest_id: str) -> None:
         self.blobs.delete([manifest_key(check_hash(manifest_id))])
@@ -113,13 +113,13 @@ class BlobStore(ChunkStore):
         self.packs.close()
         self.blobs.close()
 
-    def read_manifest(self, key: str, manifest_id: str) -> Manifest:
-        """A manifest under any key (committed or pending), verified."""
+    def manifest_bytes(self, key: str, manifest_id: str) -> bytes:
+        """The canonical JSON of a manifest under any key (committed or pending), verified."""
         stored = self.blobs.get(key)
         data = decode(stored[0], stored[1:], limit=_MANIFEST_LIMIT) if stored else b""
         if chunk_hash(data) != manifest_id:
             raise Corrupt(f"Manifest {manifest_id[:12]}… is damaged: its bytes do not match its id.")
-        return load_manifest(data)
+        return data
 
     def _put_batch(self, batch: dict[str, Data]) -> int:
         wanted = self.missing(batch)

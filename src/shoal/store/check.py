@@ -157,7 +157,8 @@ def _quarantine(store: BlobStore, report: CheckReport) -> None:
         good = [e for e in entries if _is_good(e.hash, bytes([e.codec]), read(e.offset, e.length))]
         if len(good) == len(entries) and pack not in report.damaged_packs:
             continue
-        store.packs.copy(pack, good)
+        if store.packs.copy(pack, good) == pack:
+            continue  # only its head was damaged: that is whole again
         store.blobs.move(key(pack), f"damaged/{key(pack)}")
         store.packs.index.drop([pack])
 

@@ -103,10 +103,11 @@ class PackSet:
             self._blobs.delete([key(pack)])
             self.index.drop([pack])
 
-    def copy(self, pack: str, entries: Sequence[PackedChunk]) -> None:
-        """Write these chunks of a pack into a new one; the old one stays until the caller removes it."""
-        if entries:
-            self.write([(e.hash, e.codec, self._blobs.get(key(pack), e.offset, e.length)) for e in entries])
+    def copy(self, pack: str, entries: Sequence[PackedChunk]) -> str | None:
+        """Write these chunks of a pack into a new one, and return its name; the old one stays until the caller removes it."""
+        if not entries:
+            return None
+        return self.write([(e.hash, e.codec, self._blobs.get(key(pack), e.offset, e.length)) for e in entries])
 
     def close(self) -> None:
         self.index.close()

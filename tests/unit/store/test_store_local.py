@@ -188,7 +188,7 @@ while True:
 def test_kill_dash_nine_of_a_writer_leaves_nothing_torn_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
     root = tmp_path / "store"
     acknowledged: list[str] = []
-    for round_ in range(6):
+    for round_ in range(4):
         child = subprocess.Popen([sys.executable, "-c", KILLED, root], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         assert child.stdout.readline() == "go\n"
@@ -202,7 +202,7 @@ def test_kill_dash_nine_of_a_writer_leaves_nothing_torn_and_loses_nothing_acknow
         assert set(acknowledged) <= set(store.list_manifests())
         assert check(store).ok
         store.close()
-    assert len(acknowledged) > 6
+    assert len(acknowledged) > 4
 
 
 def test_a_store_is_opened_by_directory_or_file_url(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_memory_stays_flat_for_any_size(tmp_path: Path) -> None:
     import sys
 
     with (tmp_path / "big.bin").open("wb") as f:
-        for n in range(40):
+        for n in range(24):
             f.write(os.urandom(5_000_000 + n))
     code = (
         "import resource, sys; from pathlib import Path\n"

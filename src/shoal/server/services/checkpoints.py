@@ -47,15 +47,10 @@ def capture(ctx: Context, who: AgentIdentity, request: CheckpointCommit) -> Chec
         row.job_id, row.job_name, row.attempt, row.node = job.id, job.name, who.attempt, who.node
         session.add(row)
         session.flush()
-        step = f" at step {request.facts.step}" if request.facts.step is not None else ""
-        tell(
-            session,
-            job,
-            "checkpoint",
-            f"{request.name}{step} of node {who.node} is safe",
-            attempt=who.attempt,
-            data={"id": row.id},
-        )
+        what = "the output directory" if request.name == "." else request.name
+        step = f" (step {request.facts.step})" if request.facts.step is not None else ""
+        text = f"checkpoint of {what}{step} from node {who.node} is safe"
+        tell(session, job, "checkpoint", text, attempt=who.attempt, data={"id": row.id})
         _retain(session, job, who.node)
         return view(row)
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, NotFound, Refused
 from shoal.server.context import Context
-from shoal.server.services.fetching import BadStatus, Fetcher, fetcher
+from shoal.server.services.fetching import BadStatus, fetcher
 from shoal.server.services.import_guard import PORTS
 from shoal.server.services.import_plan import Plan, RemoteFile, make_plan
 from shoal.store.pack import Progress
@@ -26,6 +27,7 @@ _URL = re.compile(
     r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?(?:/(?P<path>.*))?"
 )
 _LISTING_BYTES = 64 << 20
+_API = "/api/datasets/"
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
 
 
@@ -73,7 +75,7 @@ class Hub:
         self._files.close()
 
     def plan(self, place: HubPlace) -> Plan:
-        about = self._ask(place, f"/api/datasets/{place.repo}/revision/{quote(place.revision, safe='')}")
+        about, _ = self._page(place, f"{_API}{place.repo}/revision/{quote(place.revision, safe='')}")
         commit = str(about.get("sha", "")) if isinstance(about, dict) else ""
         if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
             raise Refused(f"The Hub does not name the commit of {_shown(place)}.")
@@ -114,7 +116,7 @@ class Hub:
 
     def _tree(self, place: HubPlace, commit: str, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
         below = f"/{quote(folder)}" if folder else ""
-        address = f"/api/datasets/{place.repo}/tree/{commit}{below}?recursive={str(recursive).lower()}&expand=false"
+        address = f"{_API}{place.repo}/tree/{commit}{below}?recursive={str(recursive).lower()}&expand=false"
         while address:
             body, link = self._page(place, address)
             if not isinstance(body, list):
@@ -122,47 +124,38 @@ class Hub:
             yield from (entry for entry in body if isinstance(entry, dict))
             address = link
 
-    def _ask(self, place: HubPlace, address: str) -> Any:
-        return self._page(place, address)[0]
-
     def _page(self, place: HubPlace, address: str) -> tuple[Any, str]:
         with _explained(place):
             body, headers = self._lists.read(self._endpoint + address, headers=self._headers)
         match = _NEXT.search(headers.get("link", ""))
-        following = match[1] if match else ""
-        if following and not following.startswith(("/", f"{self._endpoint}/")):
-            raise Refused(f"The Hub's listing of {_shown(place)} goes on at another host.")
+        # Mirrors pass the Hub's own links on: only the part behind the host is used, so the token goes nowhere else.
+        following = match[1][match[1].find(_API) :] if match and _API in match[1] else ""
         try:
-            return json.loads(body), following.removeprefix(self._endpoint)
+            return json.loads(body), following
         except ValueError:
             raise Refused(f"The Hub's answer about {_shown(place)} is not JSON.") from None
 
 
-class _explained:  # noqa: N801  used like a function
+@contextmanager
+def _explained(place: HubPlace) -> Iterator[None]:
     """The Hub's refusals in words that say what to do."""
-
-    def __init__(self, place: HubPlace):
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not isinstance(error, BadStatus):
-            return
+    try:
+        yield
+    except BadStatus as error:
         code = error.headers.get("x-error-code", "")
         if code == "RevisionNotFound":
-            raise NotFound(f"There is no revision '{self._place.revision}' of {_shown(self._place)}.") from error
+            raise NotFound(f"There is no revision '{place.revision}' of {_shown(place)}.") from error
         if code == "GatedRepo":
             raise Forbidden(
-                f"{_shown(self._place)} is gated: accept its terms on the Hub and give a token as HF_TOKEN."
+                f"{_shown(place)} is gated: accept its terms on the Hub and give a token as HF_TOKEN."
             ) from error
         if code == "EntryNotFound":
-            raise NotFound(f"There is no '{self._place.path}' in {_shown(self._place)}.") from error
+            raise NotFound(f"There is no '{place.path}' in {_shown(place)}.") from error
         if error.status in (401, 403, 404):
             raise NotFound(
-                f"There is no {_shown(self._place)} on the Hub, or it is private and needs a token as HF_TOKEN."
+                f"There is no {_shown(place)} on the Hub, or it is private and needs a token as HF_TOKEN."
             ) from error
+        raise
 
 
 def _remote(entry: dict[str, Any], strip: int) -> RemoteFile:
@@ -193,6 +186,3 @@ def _forget(path: Path) -> None:
 
 def _shown(place: HubPlace) -> str:
     return f"hf://datasets/{place.repo}"
-
-
-__all__ = ["Fetcher", "Hub", "HubPlace", "hub_endpoint", "parse_hub_url"]

@@ -1,0 +1,287 @@
+"""S3-compatible places that users name: `s3://bucket/prefix[?endpoint=…&region=…]`, through obstore (extra `s3`).
+
+Keys come from the workspace's secrets; the server's own environment counts on a private server only, and the machine's
+cloud role never does. On a shared server every connection goes through the guarded proxy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from shoal.core.artifacts import check_path
+from shoal.core.errors import (
+    Forbidden,
+    InvalidSpec,
+    MissingExtra,
+    NotFound,
+    Refused,
+    ShoalError,
+    SourceTooLarge,
+    Unreachable,
+)
+from shoal.server.services.fetching import pause
+from shoal.server.services.import_guard import Guard
+from shoal.server.services.import_part import PartFile
+from shoal.server.services.import_plan import MAX_FILES, RemoteFile
+from shoal.server.services.import_proxy import GuardedProxy
+from shoal.store.pack import Progress
+
+T = TypeVar("T")
+
+KEY_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+PART = 8 << 20
+_TRIES = 4
+_TIMEOUT = timedelta(seconds=120)
+_STALL = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    bucket: str
+    prefix: str
+    endpoint: str | None
+    region: str | None
+
+    @property
+    def shown(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+class Changed(Refused):
+    """It changed while it was being fetched."""
+
+
+def parse_s3_url(text: str, guard: Guard) -> S3Place:
+    parts = urlsplit(text, allow_fragments=False)
+    options = dict(parse_qsl(parts.query))
+    prefix = parts.path.strip("/")
+    if parts.scheme != "s3" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}", parts.netloc):
+        raise InvalidSpec("That is not an S3 place: give s3://bucket/prefix[?endpoint=…&region=…].")
+    if options.keys() - {"endpoint", "region"}:
+        raise InvalidSpec("An S3 URL takes only 'endpoint' and 'region'; keys come from secrets.")
+    if prefix:
+        check_path(prefix)
+    endpoint, region = options.get("endpoint"), options.get("region")
+    if endpoint is not None:
+        endpoint = str(guard.parse(endpoint)).rstrip("/")
+    if region is not None and not re.fullmatch(r"[a-z0-9-]{1,40}", region):
+        raise InvalidSpec(f"{region!r} is not a region.")
+    return S3Place(parts.netloc, prefix, endpoint, region)
+
+
+def check_obstore() -> None:
+    try:
+        import obstore  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("S3 places need the extra 's3' on the server.", hint="pip install 'shoal[s3]'") from error
+
+
+class Bucket:
+    """A place opened with the given keys. Close it when done."""
+
+    def __init__(self, place: S3Place, keys: Mapping[str, str], guard: Guard, *, stop: Callable[[], bool]):
+        check_obstore()
+        self.place, self._keys, self._stop = place, dict(keys), stop
+        self._proxy = None if guard.private else GuardedProxy(guard, stop=stop)
+        try:
+            self._store = self._open(guard.private)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Bucket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+
+    def list(self) -> list[RemoteFile]:
+        """All objects below the prefix, or the one it names."""
+        import obstore
+
+        def listing() -> list[RemoteFile]:
+            found: list[RemoteFile] = []
+            for page in obstore.list(self._store):
+                found += [RemoteFile(o["path"], o["path"], o["size"], o["e_tag"] or "") for o in page]
+                if len(found) > MAX_FILES + 1:
+                    raise SourceTooLarge(
+                        f"{self.place.shown} holds more than {MAX_FILES:,} objects; put them together into larger ones."
+                    )
+            return found
+
+        return self._retried(listing)
+
+    def single(self) -> RemoteFile | None:
+        """The object that has the whole prefix as its key."""
+        import obstore
+
+        if not self.place.prefix:
+            return None
+        try:
+            found = self._retried(lambda: obstore.head(self._store, ""))
+        except NotFound:
+            return None
+        return RemoteFile(self.place.prefix.rpartition("/")[2], "", found["size"], found["e_tag"] or "")
+
+    def fetch(self, file: RemoteFile, to: Path, progress: Progress) -> None:
+        """In ranges of one version of the object: never a mixture of two."""
+        import obstore
+
+        with PartFile(to) as part:
+            if part.version != file.version or part.total != file.size or not file.version:
+                part.start(version=file.version or None, total=file.size)
+            progress(part.offset)
+            while not part.is_complete:
+                options: dict[str, Any] = {"range": (part.offset, min(part.offset + PART, file.size))}
+                if file.version:
+                    options["if_match"] = file.version
+                block = self._retried(
+                    lambda o=options: bytes(obstore.get(self._store, file.key, options=o).bytes())  # type: ignore[misc]
+                )
+                if len(block) != options["range"][1] - part.offset:
+                    raise Changed(f"{file.path} of {self.place.shown} changed while it was being fetched.")
+                part.write(block)
+                progress(len(block))
+            part.finish()
+
+    def attributes(self, key: str) -> tuple[int, dict[str, str]] | None:
+        """Size and metadata of an object, None if there is none."""
+        import obstore
+
+        def ask() -> tuple[int, dict[str, str]]:
+            found = obstore.get(self._store, key, options={"head": True})
+            return found.meta["size"], {name.lower(): str(value) for name, value in found.attributes.items()}
+
+        try:
+            return self._retried(ask)
+        except NotFound:
+            return None
+
+    def put(self, key: str, size: int, content: Callable[[], Iterator[bytes]], metadata: dict[str, str]) -> None:
+        """Whole or not at all; what an upload in parts leaves behind when it fails is taken back."""
+        import obstore
+
+        part = max(2 * PART, -(-size // 9_000))  # S3 takes at most 10,000 parts
+
+        def send() -> None:
+            if size <= part:
+                obstore.put(self._store, key, b"".join(content()), attributes=metadata, use_multipart=False)
+            else:
+                obstore.put(
+                    self._store,
+                    key,
+                    content(),
+                    attributes=metadata,
+                    use_multipart=True,
+                    chunk_size=part,
+                    max_concurrency=4,
+                )
+
+        self._retried(send)
+
+    def _open(self, private: bool) -> Any:
+        from obstore.store import S3Store
+
+        place, config = self.place, dict[str, Any]()
+        if self._keys:
+            # A provider of our own is asked before anything in the environment.
+            config["credential_provider"] = self._credential
+        elif not (private and os.environ.get("AWS_ACCESS_KEY_ID")):
+            config["skip_signature"] = True
+        endpoint, region = place.endpoint, place.region
+        if not private:
+            # The server's own AWS_ENDPOINT_URL and AWS_REGION are not for its users.
+            region = region or "us-east-1"
+            endpoint = endpoint or f"https://s3.{region}.amazonaws.com"
+        if endpoint is not None:
+            config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
+        if region is not None:
+            config["region"] = region
+        options: dict[str, Any] = {
+            "allow_http": (endpoint or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"),
+            "connect_timeout": timedelta(seconds=10),
+            "read_timeout": _STALL,
+            "timeout": _TIMEOUT,
+        }
+        if self._proxy is not None:
+            options["proxy_url"] = self._proxy.url
+        return S3Store(
+            place.bucket,
+            prefix=place.prefix or None,
+            virtual_hosted_style_request=False,
+            client_options=options,
+            retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
+            **config,
+        )
+
+    def _credential(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self._keys["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": self._keys["AWS_SECRET_ACCESS_KEY"],
+            "token": self._keys.get("AWS_SESSION_TOKEN"),
+            "expires_at": None,
+        }
+
+    def _retried(self, work: Callable[[], T]) -> T:
+        for attempt in range(_TRIES):
+            try:
+                with self._explained():
+                    return work()
+            except Unreachable:
+                if attempt == _TRIES - 1:
+                    raise
+                pause(0.3 * 2**attempt, self._stop)
+        raise AssertionError
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        from obstore import exceptions
+
+        where = self.place.shown
+        try:
+            yield
+        except ShoalError:
+            raise
+        except FileNotFoundError as error:
+            raise NotFound(f"There is nothing at {where}, or no bucket '{self.place.bucket}'.") from error
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise Forbidden(_refused(where, bool(self._keys))) from error
+        except exceptions.PreconditionError as error:
+            raise Changed(f"{where} changed while it was being fetched.") from error
+        except exceptions.InvalidPathError as error:
+            raise InvalidSpec(f"{where} holds an object whose key cannot be the path of a file.") from error
+        except exceptions.BaseError as error:
+            if self._proxy is not None and self._proxy.refusal is not None:
+                raise self._proxy.refusal from error
+            raise Unreachable(f"The S3 service of {where} does not answer properly: {_first_line(error)}") from error
+
+
+def check_keys(names: Mapping[str, str]) -> None:
+    """`credentials` as given by a user: environment names to names of secrets."""
+    if unknown := sorted(names.keys() - set(KEY_NAMES)):
+        raise InvalidSpec(f"{unknown[0]!r} is not a credential for S3: give {', '.join(KEY_NAMES)}.")
+    if names and not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= names.keys():
+        raise InvalidSpec("Credentials for S3 are both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
+
+
+def _refused(where: str, with_keys: bool) -> str:
+    if with_keys:
+        return f"The S3 service refused the given credentials for {where}."
+    return f"{where} is not open to everyone: give credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)."
+
+
+def _first_line(error: Exception) -> str:
+    # Later lines are a dump of internals; URLs in the first carry no keys (signatures travel in headers).
+    return str(error).strip().partition("\n")[0][:300]
