@@ -8,6 +8,7 @@ before its death is not trusted.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.agent.completeness import facts, is_half_made_name, problem
 from shoal.agent.link import Link, backoff
-from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, Unreachable
+from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from shoal.store.pack import PackedTree
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 SETTLE_S = 2.0
 ROOT = "."
+_AFTER_FAILURE_S = 5.0
 _BATCH = 16 << 20
 _BATCH_COUNT = 512
 
@@ -52,6 +54,7 @@ class Keeper(threading.Thread):
         self._leave = threading.Event()
         self._one_at_a_time = threading.Lock()
         self._given_up = False
+        self._deadline = math.inf
 
     def run(self) -> None:
         while not self._leave.wait(POLL_S) and not self._given_up:
@@ -61,10 +64,12 @@ class Keeper(threading.Thread):
                 logger.exception("looking for checkpoints failed")
 
     def finish(self, *, all_well: bool) -> None:
-        """The workers have ended: take what is left. `all_well`: they ended by themselves, without an error."""
+        """The workers have ended: take what is left. `all_well`: they ended by themselves, without an error.
+
+        After a failure the server must hear of it soon, so only a moment is spent on what is still on its way.
+        """
         self._leave.set()
-        with self._one_at_a_time:
-            pass
+        self._deadline = math.inf if all_well else time.monotonic() + _AFTER_FAILURE_S
         if not self._given_up:
             self.look(settle_s=0.0 if all_well else SETTLE_S, last=True)
 
@@ -119,10 +124,16 @@ class Keeper(threading.Thread):
                 if not missing:
                     return
                 for frames in _batches(packed, missing):
+                    self._check_time()
                     self._link.post_bytes("/chunks", frames)
                 continue
             except Unreachable:
+                self._check_time()
                 time.sleep(wait)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise TimedOut("there was no time left to send it after a worker failed")
 
 
 def _candidates(output: Path) -> list[tuple[str, Files]]:

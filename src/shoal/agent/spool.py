@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 FILE_BYTES = 8 << 20
 CAP_BYTES = 1 << 30
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 768 << 10
+"""Below the 1 MiB of the wire, where each record also carries its number."""
 
 
 class Batch(NamedTuple):

@@ -8,7 +8,9 @@ from typing import Any
 
 from shoal.client._http import Http
 from shoal.client.auth import Auth
+from shoal.client.checkpoints import Checkpoints
 from shoal.client.config import DEFAULT_WORKSPACE
+from shoal.client.datasets import Datasets
 from shoal.client.git_sources import GitSources
 from shoal.client.jobs import Jobs
 from shoal.client.keys import Keys
@@ -18,6 +20,7 @@ from shoal.client.registries import Registries
 from shoal.client.secrets import Secrets
 from shoal.client.sources import Sources
 from shoal.client.store import Store
+from shoal.client.upkeep import Upkeep
 from shoal.client.workspaces import Workspaces
 
 
@@ -38,6 +41,7 @@ class Client:
         self.keys = Keys(http)
         self.workspaces = Workspaces(http)
         self.machines = Machines(http)
+        self.upkeep = Upkeep(http)
         self.members = Members(http, workspace)
         self.secrets = Secrets(http, workspace)
         self.registries = Registries(http, workspace)
@@ -45,6 +49,8 @@ class Client:
         self.sources = Sources(http, workspace)
         self.store = Store(http, workspace)
         self.jobs = Jobs(http, workspace)
+        self.datasets = Datasets(http, workspace)
+        self.checkpoints = Checkpoints(http, workspace)
 
     @property
     def url(self) -> str:

@@ -39,6 +39,8 @@ class DatasetImport(DatasetBegin):
     """Have the server fetch it: http(s)://, s3:// or hf://."""
 
     url: str = Field(max_length=4096)
+    credentials: dict[str, str] = Field(default={}, max_length=10)
+    """Environment name → secret name, e.g. AWS_SECRET_ACCESS_KEY → my-s3-secret, or HF_TOKEN → my-hub-token."""
 
 
 class DatasetFail(Schema):

@@ -5,6 +5,10 @@ The parameters are part of every manifest's meaning: changing one costs all dedu
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import weakref
 from collections.abc import Iterator
 from typing import Final
 
@@ -25,14 +29,32 @@ _WINDOW: Final = 8 << 20
 """Bytes read at once."""
 
 
-def read_chunks(fd: int, size: int, name: str = "") -> Iterator[memoryview]:
+class Windows:
+    """Buffers to read into, used again once the last chunk cut from one is let go of: fresh memory costs as much as hashing."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+
+    def read(self, fd: int, length: int, at: int) -> memoryview:
+        """Up to `length` bytes, at most a window; fewer only where the file ends."""
+        memory = self._free.pop() if self._free else mmap.mmap(-1, _WINDOW)
+        lent = (ctypes.c_char * _WINDOW).from_buffer(memory)
+        weakref.finalize(lent, self._free.append, memory).atexit = False
+        view = memoryview(lent).cast("B")[:length]
+        have = 0
+        while have < length and (read := os.preadv(fd, [view[have:]], at + have)):
+            have += read
+        return view[:have]
+
+
+def read_chunks(fd: int, size: int, name: str, windows: Windows) -> Iterator[memoryview]:
     """The file's chunks in order, up to `size` bytes. Each may be kept for as long as it is needed."""
     if size <= WHOLE_FILE:
         if data := read_exact(fd, size, 0):
             yield memoryview(data)
         return
     for start, end in _segments(tensor_bounds(fd, size, name), size):
-        yield from _cut(fd, start, end)
+        yield from _cut(fd, start, end, windows)
 
 
 def _segments(bounds: list[int], size: int) -> Iterator[tuple[int, int]]:
@@ -52,13 +74,13 @@ def _segments(bounds: list[int], size: int) -> Iterator[tuple[int, int]]:
         yield group, size
 
 
-def _cut(fd: int, at: int, end: int) -> Iterator[memoryview]:
+def _cut(fd: int, at: int, end: int, windows: Windows) -> Iterator[memoryview]:
     if end - at <= WHOLE_FILE:
         yield memoryview(read_exact(fd, end - at, at))
         return
     cutter = FastCDC(_MIN, min_size=_MIN, max_size=_MAX, normalized_chunking=0)
     while at < end:
-        window = memoryview(read_exact(fd, min(_WINDOW, end - at), at))
+        window = windows.read(fd, min(_WINDOW, end - at), at)
         last = at + len(window) >= end
         start = 0
         for chunk in cutter.cut_buf(window):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest, check_path
 from shoal.core.errors import InvalidSpec, Refused
-from shoal.store.chunking import WHOLE_FILE, read_chunks
+from shoal.store.chunking import WHOLE_FILE, Windows, read_chunks
 from shoal.store.files import read_exact
 from shoal.store.hashing import chunk_hash
 from shoal.store.ignore import Scan, scan
@@ -28,7 +28,8 @@ Sink = Callable[[str, memoryview], None]
 """Called with a hash and its bytes, which may be kept."""
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
-_IN_FLIGHT = 64 << 20
+_IN_FLIGHT = 32
+"""Chunks read and not yet hashed."""
 _SMALL_GROUP = 48
 _TRIES = 3
 _TICK_NS = 20_000_000
@@ -134,7 +135,8 @@ class _Hasher:
         self._progress = progress or (lambda _: None)
         self._walkers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-pack")
         self._hashers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-hash")
-        self._room = threading.Semaphore(_IN_FLIGHT >> 20)
+        self._room = threading.Semaphore(_IN_FLIGHT)
+        self._windows = Windows()
         self._stopped = threading.Event()
 
     def __enter__(self) -> _Hasher:
@@ -156,7 +158,7 @@ class _Hasher:
         chunks: list[tuple[str | Future[str], int]] = []
 
         def take(fd: int, size: int) -> None:
-            for data in read_chunks(fd, size, entry.path):
+            for data in read_chunks(fd, size, entry.path, self._windows):
                 if self._stopped.is_set():
                     raise InterruptedError
                 chunks.append((self._hash(data, size), len(data)))

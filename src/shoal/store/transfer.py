@@ -25,7 +25,7 @@ TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
 """Errors worth another try: the same request may succeed, and sending twice is harmless."""
 
 _ASK = 10_000
-_BATCH_BYTES = 32 << 20
+_BATCH_BYTES = 16 << 20
 _BATCH_COUNT = 512
 _THREADS = 4
 _TRIES = 6

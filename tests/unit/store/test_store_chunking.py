@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.store.chunking import WHOLE_FILE, read_chunks
+from shoal.store.chunking import WHOLE_FILE, Windows, read_chunks
 from shoal.store.formats import tensor_bounds
 from shoal.store.hashing import MAX_CHUNK, chunk_hash
 from shoal.store.pack import pack_files
@@ -20,7 +20,7 @@ from shoal.store.pack import pack_files
 def cut(path: Path, name: str = "") -> list[bytes]:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return [bytes(c) for c in read_chunks(fd, path.stat().st_size, name or path.name)]
+        return [bytes(c) for c in read_chunks(fd, path.stat().st_size, name or path.name, Windows())]
     finally:
         os.close(fd)
 

@@ -72,9 +72,9 @@ def test_a_file_that_changes_once_while_being_read_is_read_again(
     path.write_bytes(b"old" * 1_000_000)
     real, calls = pack.read_chunks, []
 
-    def racing(fd: int, size: int, name: str):  # type: ignore[no-untyped-def]
+    def racing(fd: int, size: int, *rest: object):  # type: ignore[no-untyped-def]
         calls.append(1)
-        for n, chunk in enumerate(real(fd, size, name)):
+        for n, chunk in enumerate(real(fd, size, *rest)):
             if len(calls) == 1 and n == 1:
                 path.write_bytes(b"new" * 1_000_000)
             yield chunk
@@ -91,10 +91,10 @@ def test_a_file_that_never_stands_still_is_refused_by_name(tmp_path: Path, monke
     path.write_bytes(bytes(3_000_000))
     real = pack.read_chunks
 
-    def growing(fd: int, size: int, name: str):  # type: ignore[no-untyped-def]
+    def growing(fd: int, size: int, *rest: object):  # type: ignore[no-untyped-def]
         with path.open("ab") as f:
             f.write(b"x")
-        yield from real(fd, size, name)
+        yield from real(fd, size, *rest)
 
     monkeypatch.setattr(pack, "read_chunks", growing)
     with pytest.raises(Refused, match=r"growing\.log changed"):

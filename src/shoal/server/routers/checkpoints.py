@@ -1,13 +1,19 @@
-"""Checkpoints: list, look, fetch, push, keep, delete."""
+"""Checkpoints: list, look, fetch, push, keep, export, delete."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from shoal.core.checkpoints import CheckpointCommitted, CheckpointKeep, CheckpointPush, CheckpointView
+from shoal.core.checkpoints import (
+    CheckpointCommitted,
+    CheckpointExport,
+    CheckpointKeep,
+    CheckpointPush,
+    CheckpointView,
+)
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import checkpoints
+from shoal.server.services import checkpoints, exports
 
 router = APIRouter(prefix="/workspaces/{workspace}/checkpoints", tags=["checkpoints"])
 
@@ -34,6 +40,12 @@ def manifest(ctx: Ctx, access: Viewer, checkpoint: str) -> Response:
 def keep(ctx: Ctx, access: Worker, checkpoint: str, request: CheckpointKeep) -> CheckpointView:
     """Protect a checkpoint from retention, or stop doing so."""
     return checkpoints.keep(ctx, access, checkpoint, request.keep)
+
+
+@router.post("/{checkpoint:path}/export")
+def export(ctx: Ctx, access: Worker, checkpoint: str, request: CheckpointExport) -> dict[str, int | str]:
+    """Write its files to an S3-compatible place (on a private server also to a folder). Again writes only what lacks."""
+    return exports.export(ctx, access, checkpoint, request)
 
 
 @router.get("/{checkpoint:path}")

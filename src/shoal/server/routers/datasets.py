@@ -1,4 +1,4 @@
-"""Datasets: announce, commit, look, fetch, delete."""
+"""Datasets: announce, commit, import, look, fetch, delete."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from shoal.core.datasets import DatasetBegin, DatasetCommitted, DatasetFail, DatasetView, FileView
+from shoal.core.datasets import DatasetBegin, DatasetCommitted, DatasetFail, DatasetImport, DatasetView, FileView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import datasets
+from shoal.server.services import datasets, imports
 from shoal.store.manifest import load_manifest
 
 router = APIRouter(prefix="/workspaces/{workspace}/datasets", tags=["datasets"])
@@ -20,6 +20,12 @@ router = APIRouter(prefix="/workspaces/{workspace}/datasets", tags=["datasets"])
 def begin(ctx: Ctx, access: Worker, request: DatasetBegin) -> DatasetView:
     """Announce a new version; upload its chunks, then commit its manifest."""
     return datasets.begin(ctx, access, request)
+
+
+@router.post("/import", status_code=201)
+def import_dataset(ctx: Ctx, access: Worker, request: DatasetImport) -> DatasetView:
+    """Have the server fetch a new version from http(s)://, s3:// or hf://; ask for it by id to see how far it is."""
+    return imports.begin(ctx, access, request)
 
 
 @router.put("/{dataset}/manifest")

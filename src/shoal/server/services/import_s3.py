@@ -23,8 +23,6 @@ from shoal.core.errors import (
     MissingExtra,
     NotFound,
     Refused,
-    ShoalError,
-    SourceTooLarge,
     Unreachable,
 )
 from shoal.server.services.fetching import pause
@@ -107,33 +105,34 @@ class Bucket:
         if self._proxy is not None:
             self._proxy.close()
 
-    def list(self) -> list[RemoteFile]:
+    def objects(self) -> list[RemoteFile]:
         """All objects below the prefix, or the one it names."""
         import obstore
 
+        prefix = self.place.prefix
+        strip = len(prefix) + 1 if prefix else 0
+
         def listing() -> list[RemoteFile]:
             found: list[RemoteFile] = []
-            for page in obstore.list(self._store):
-                found += [RemoteFile(o["path"], o["path"], o["size"], o["e_tag"] or "") for o in page]
-                if len(found) > MAX_FILES + 1:
-                    raise SourceTooLarge(
-                        f"{self.place.shown} holds more than {MAX_FILES:,} objects; put them together into larger ones."
-                    )
-            return found
+            for page in obstore.list(self._store, prefix or None):
+                found += [RemoteFile(o["path"][strip:], o["path"], o["size"], o["e_tag"] or "") for o in page]
+                if len(found) > 2 * MAX_FILES:
+                    break  # far too many, whatever of it stands for folders
+            return [file for file in found if file.path]
 
-        return self._retried(listing)
+        return self._retried(listing) or self._single()
 
-    def single(self) -> RemoteFile | None:
-        """The object that has the whole prefix as its key."""
+    def _single(self) -> list[RemoteFile]:
         import obstore
 
-        if not self.place.prefix:
-            return None
+        prefix = self.place.prefix
+        if not prefix:
+            return []
         try:
-            found = self._retried(lambda: obstore.head(self._store, ""))
+            found = self._retried(lambda: obstore.head(self._store, prefix))
         except NotFound:
-            return None
-        return RemoteFile(self.place.prefix.rpartition("/")[2], "", found["size"], found["e_tag"] or "")
+            return []
+        return [RemoteFile(prefix.rpartition("/")[2], prefix, found["size"], found["e_tag"] or "")]
 
     def fetch(self, file: RemoteFile, to: Path, progress: Progress) -> None:
         """In ranges of one version of the object: never a mixture of two."""
@@ -157,11 +156,11 @@ class Bucket:
             part.finish()
 
     def attributes(self, key: str) -> tuple[int, dict[str, str]] | None:
-        """Size and metadata of an object, None if there is none."""
+        """Size and metadata of an object below the prefix, None if there is none."""
         import obstore
 
         def ask() -> tuple[int, dict[str, str]]:
-            found = obstore.get(self._store, key, options={"head": True})
+            found = obstore.get(self._store, self._key(key), options={"head": True})
             return found.meta["size"], {name.lower(): str(value) for name, value in found.attributes.items()}
 
         try:
@@ -177,11 +176,11 @@ class Bucket:
 
         def send() -> None:
             if size <= part:
-                obstore.put(self._store, key, b"".join(content()), attributes=metadata, use_multipart=False)
+                obstore.put(self._store, self._key(key), b"".join(content()), attributes=metadata, use_multipart=False)
             else:
                 obstore.put(
                     self._store,
-                    key,
+                    self._key(key),
                     content(),
                     attributes=metadata,
                     use_multipart=True,
@@ -190,6 +189,9 @@ class Bucket:
                 )
 
         self._retried(send)
+
+    def _key(self, path: str) -> str:
+        return f"{self.place.prefix}/{path}" if self.place.prefix else path
 
     def _open(self, private: bool) -> Any:
         from obstore.store import S3Store
@@ -217,14 +219,8 @@ class Bucket:
         }
         if self._proxy is not None:
             options["proxy_url"] = self._proxy.url
-        return S3Store(
-            place.bucket,
-            prefix=place.prefix or None,
-            virtual_hosted_style_request=False,
-            client_options=options,
-            retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
-            **config,
-        )
+        config |= {"client_options": options, "retry_config": {"max_retries": 2, "retry_timeout": _TIMEOUT}}
+        return S3Store(place.bucket, virtual_hosted_style_request=False, **config)
 
     def _credential(self) -> dict[str, Any]:
         return {
@@ -247,25 +243,28 @@ class Bucket:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._proxy is not None and self._proxy.refusal is not None:
+                raise self._proxy.refusal from error
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: Exception) -> Exception:
         from obstore import exceptions
 
         where = self.place.shown
-        try:
-            yield
-        except ShoalError:
-            raise
-        except FileNotFoundError as error:
-            raise NotFound(f"There is nothing at {where}, or no bucket '{self.place.bucket}'.") from error
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise Forbidden(_refused(where, bool(self._keys))) from error
-        except exceptions.PreconditionError as error:
-            raise Changed(f"{where} changed while it was being fetched.") from error
-        except exceptions.InvalidPathError as error:
-            raise InvalidSpec(f"{where} holds an object whose key cannot be the path of a file.") from error
-        except exceptions.BaseError as error:
-            if self._proxy is not None and self._proxy.refusal is not None:
-                raise self._proxy.refusal from error
-            raise Unreachable(f"The S3 service of {where} does not answer properly: {_first_line(error)}") from error
+        if isinstance(error, FileNotFoundError):
+            return NotFound(f"There is nothing at {where}, or no bucket '{self.place.bucket}'.")
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+            return Forbidden(_refused(where, bool(self._keys)))
+        if isinstance(error, exceptions.PreconditionError):
+            return Changed(f"{where} changed while it was being fetched.")
+        if isinstance(error, exceptions.InvalidPathError):
+            return InvalidSpec(f"{where} holds an object whose key cannot be the path of a file.")
+        if isinstance(error, exceptions.BaseError):
+            return Unreachable(f"The S3 service of {where} does not answer properly: {_first_line(error)}")
+        return error
 
 
 def check_keys(names: Mapping[str, str]) -> None:

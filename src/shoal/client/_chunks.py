@@ -1,0 +1,79 @@
+"""Where fetched chunks come from: the server, many per request; or its own store, where that is on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from shoal.client._http import Http
+from shoal.client.store import Store
+from shoal.core.datasets import FetchRequest
+from shoal.core.errors import Corrupt, NotFound, Unreachable
+
+if TYPE_CHECKING:
+    from shoal.store.backend import ChunkStore
+
+FETCH_TIMEOUT_S = 300.0
+
+
+class ServerChunks:
+    def __init__(self, http: Http, path: str, store: Store):
+        self._http, self._path, self._store = http, path, store
+
+    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """An answer that breaks off may mean a lost connection or one damaged chunk: halves tell which."""
+        from shoal.store.hashing import verify
+        from shoal.store.transfer import with_retries
+        from shoal.store.wire import decode_frames
+
+        if len(names) == 1:
+            data = with_retries(lambda: self._store.fetch(names[0]))
+            verify(names[0], data)
+            yield names[0], data
+            return
+        try:
+            wanted = FetchRequest(hashes=list(names))
+            body = self._http.send("POST", self._path, body=wanted, repeatable=False, timeout_s=FETCH_TIMEOUT_S).content
+            found = list(decode_frames([body]))
+        except (Unreachable, Corrupt):
+            half = len(names) // 2
+            yield from self.get_many(names[:half])
+            yield from self.get_many(names[half:])
+            return
+        yield from found
+
+
+class NearbyChunks:
+    """The server's store read directly, and the server asked for what is not in it."""
+
+    def __init__(self, store: ChunkStore, server: ServerChunks):
+        self._local, self._server = store, server
+
+    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        elsewhere = []
+        for name in names:
+            try:
+                yield name, self._local.get(name)
+            except (NotFound, OSError):
+                elsewhere.append(name)
+        if elsewhere:
+            yield from self._server.get_many(elsewhere)
+
+
+def nearby_store(url: str) -> ChunkStore | None:
+    """The store behind this URL, if it is that of our own private server on this machine."""
+    from shoal.client.local import read_record
+    from shoal.core.settings import Layout
+
+    layout = Layout()
+    record = read_record(layout)
+    try:
+        is_ours = layout.store_dir.stat().st_uid == os.getuid() and os.access(layout.store_dir, os.R_OK | os.X_OK)
+    except OSError:
+        return None
+    if record is None or record.url.rstrip("/") != url or not is_ours:
+        return None
+    from shoal.store.local import LocalStore
+
+    return LocalStore(layout.store_dir)

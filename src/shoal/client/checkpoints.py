@@ -1,0 +1,98 @@
+"""Checkpoints: look, fetch, push, keep, delete."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.client._http import Http, segment
+from shoal.client._noun import WorkspaceNoun
+from shoal.client._push import COMMIT_TIMEOUT_S, send_tree
+from shoal.client._trees import Trees
+from shoal.client.store import Store
+from shoal.core.checkpoints import (
+    CheckpointCommitted,
+    CheckpointExport,
+    CheckpointFacts,
+    CheckpointKeep,
+    CheckpointPush,
+    CheckpointView,
+)
+from shoal.core.errors import Internal
+
+if TYPE_CHECKING:
+    from shoal.client._fetch import Fetched
+    from shoal.core.artifacts import FileEntry, Manifest
+    from shoal.store.pack import Entry, PackedTree, Progress
+
+EXPORT_TIMEOUT_S = 86_400.0
+
+
+class Checkpoints(WorkspaceNoun):
+    """Wherever a checkpoint is asked for: its id, the name it was pushed under, or JOB/NAME."""
+
+    def __init__(self, http: Http, workspace: str):
+        super().__init__(http, workspace)
+        self._store = Store(http, workspace)
+        self._trees = Trees(http, workspace)
+
+    def list(self, job: str | None = None) -> list[CheckpointView]:
+        """Of the workspace or of one job, oldest first."""
+        return self._http.fetch(list[CheckpointView], self._path("checkpoints"), job=job)
+
+    def get(self, checkpoint: str) -> CheckpointView:
+        return self._http.fetch(CheckpointView, self._checkpoint(checkpoint))
+
+    def manifest(self, checkpoint: str) -> Manifest:
+        return self._trees.manifest(self._checkpoint(checkpoint, "manifest"))
+
+    def fetch(
+        self, checkpoint: str, dest: Path, *, force: bool = False, progress: Progress | None = None, nearby: bool = True
+    ) -> Fetched:
+        """Write a checkpoint's files to `dest`, and go on where an earlier fetch stopped."""
+        return self._trees.fetch(self.manifest(checkpoint), dest, force=force, progress=progress, nearby=nearby)
+
+    def open(self, file: FileEntry) -> io.BufferedReader:
+        """A file of a checkpoint's manifest, to be read and sought in; only the chunks that are read are fetched."""
+        return self._trees.open(file)
+
+    def push(
+        self,
+        name: str,
+        tree: PackedTree | Sequence[Entry],
+        facts: CheckpointFacts | None = None,
+        progress: Progress | None = None,
+    ) -> CheckpointView:
+        """Bring a checkpoint from elsewhere under a name of its own. Only what the server lacks is sent."""
+        done: list[CheckpointCommitted] = []
+
+        def commit(packed: PackedTree) -> list[str]:
+            wanted = CheckpointPush(name=name, manifest=packed.manifest, facts=facts or CheckpointFacts())
+            path = self._path("checkpoints")
+            done.append(self._http.call(CheckpointCommitted, "POST", path, wanted, timeout_s=COMMIT_TIMEOUT_S))
+            return done[-1].missing
+
+        send_tree(self._store, tree, commit, progress)
+        if done[-1].checkpoint is None:
+            raise Internal("The server's answer was not understood.", hint="Compare versions: shoal version")
+        return done[-1].checkpoint
+
+    def export(self, checkpoint: str, destination: str, credentials: dict[str, str] | None = None) -> dict[str, object]:
+        """Have the server write it to an S3-compatible place."""
+        wanted = CheckpointExport(destination=destination, credentials=credentials or {})
+        path = self._checkpoint(checkpoint, "export")
+        return self._http.call(dict[str, object], "POST", path, wanted, timeout_s=EXPORT_TIMEOUT_S)
+
+    def keep(self, checkpoint: str, *, keep: bool = True) -> CheckpointView:
+        """Protect it from retention, or stop doing so."""
+        return self._http.call(
+            CheckpointView, "POST", self._checkpoint(checkpoint, "keep"), CheckpointKeep(keep=keep), repeatable=True
+        )
+
+    def delete(self, checkpoint: str) -> None:
+        self._http.send("DELETE", self._checkpoint(checkpoint))
+
+    def _checkpoint(self, checkpoint: str, *parts: str) -> str:
+        return self._path("checkpoints", segment(checkpoint), *parts)

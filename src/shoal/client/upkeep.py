@@ -1,0 +1,25 @@
+"""Upkeep of the server's store, for admins."""
+
+from __future__ import annotations
+
+from shoal.client._http import parse
+from shoal.client._noun import Noun
+from shoal.core.artifacts import CheckView, GcView, UsageView
+
+LONG_S = 86_400.0
+"""Reading a whole store takes as long as it takes."""
+
+
+class Upkeep(Noun):
+    def check(self, *, quarantine: bool = False) -> CheckView:
+        """Read and verify every chunk; `quarantine` sets damaged ones aside, so that a new push heals them."""
+        params = {"quarantine": quarantine}
+        return parse(CheckView, self._http.send("POST", "/store/check", params=params, timeout_s=LONG_S))
+
+    def gc(self, *, grace_s: float, dry_run: bool = False) -> GcView:
+        """Remove what nothing refers to and is older than the grace."""
+        params = {"grace_s": grace_s, "dry_run": dry_run}
+        return parse(GcView, self._http.send("POST", "/store/gc", params=params, timeout_s=LONG_S))
+
+    def usage(self) -> UsageView:
+        return parse(UsageView, self._http.send("GET", "/store/usage", timeout_s=LONG_S))

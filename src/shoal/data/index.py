@@ -1,0 +1,90 @@
+"""How many records each block has and where some of them begin: learnt by reading, kept for all processes of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal.data.formats import Block
+
+logger = logging.getLogger(__name__)
+
+MARK = 64
+"""Records from one known offset to the next."""
+
+
+class Counted(NamedTuple):
+    count: int
+    marks: tuple[int, ...] = ()
+    """Offsets of records 0, 64, 128, …, where the format can begin to read there."""
+
+
+class Index:
+    """With a path, what one process learns the others find: every line of the file is written at once and checks itself."""
+
+    def __init__(self, blocks: Sequence[Block], path: Path | None = None):
+        self._known = {n: Counted(block.count) for n, block in enumerate(blocks) if block.count is not None}
+        self._size = len(blocks)
+        self._path = path
+        self._read = 0
+        self.refresh()
+
+    def get(self, number: int) -> Counted | None:
+        return self._known.get(number)
+
+    def refresh(self) -> None:
+        """Take in what other processes have learnt since."""
+        if self._path is None or self.is_complete:
+            return
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size <= self._read:
+                    return
+                file.seek(self._read)
+                lines = file.read()
+        except OSError:
+            return
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            number, counted = _parse(line)
+            if counted is not None and 0 <= number < self._size:
+                self._known.setdefault(number, counted)
+
+    def learn(self, number: int, counted: Counted) -> None:
+        if number in self._known:
+            return
+        self._known[number] = counted
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, _line(number, counted))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            logger.debug("%s cannot be written: %s", self._path, error)
+            self._path = None
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._known) == self._size
+
+
+def _line(number: int, counted: Counted) -> bytes:
+    text = " ".join(map(str, (number, counted.count, *counted.marks))).encode()
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def _parse(line: bytes) -> tuple[int, Counted | None]:
+    text, _, check = line.rpartition(b" ")
+    if check != b"%08x" % zlib.crc32(text):
+        return -1, None
+    number, count, *marks = map(int, text.split())
+    return number, Counted(count, tuple(marks))

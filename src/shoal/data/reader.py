@@ -1,0 +1,103 @@
+"""Reading blocks: their records from any number on, and in the mixed order of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from shoal.core.errors import InvalidSpec
+from shoal.data.formats import Block, Format
+from shoal.data.index import MARK, Counted, Index
+from shoal.data.order import permutation
+from shoal.data.source import Source
+
+
+class Reader:
+    """The blocks of a source, and what is known of them."""
+
+    def __init__(self, source: Source, kind: Format, blocks: Sequence[Block], index: Index):
+        self.source, self.kind, self.blocks, self.index = source, kind, blocks, index
+
+    def records(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The raw records of a block, from the `start`-th on."""
+        block, known = self.blocks[number], self.index.get(number)
+        offset, skip = None, start
+        if known is not None and known.marks and start >= MARK:
+            mark = min(start // MARK, len(known.marks) - 1)
+            offset, skip = known.marks[mark], start - mark * MARK
+        with self._naming(block):
+            found = self.kind.records(self.source, block, offset)
+            if known is None and offset is None:
+                found = self._learning(number, found)
+            for _, raw in islice(found, skip, None):
+                yield raw
+
+    def decode(self, number: int, raw: Any) -> Any:
+        with self._naming(self.blocks[number]):
+            return self.kind.decode(self.source, raw)
+
+    def warm(self, number: int) -> None:
+        self.kind.warm(self.source, self.blocks[number])
+
+    def count(self, number: int) -> int:
+        """How many records a block has; reads it if that is not known."""
+        known = self.index.get(number)
+        return known.count if known is not None else sum(1 for _ in self.records(number))
+
+    def _learning(self, number: int, found: Iterator[tuple[int | None, Any]]) -> Iterator[tuple[int | None, Any]]:
+        count, marks = 0, []
+        for offset, raw in found:
+            if offset is not None and count % MARK == 0:
+                marks.append(offset)
+            count += 1
+            yield offset, raw
+        self.index.learn(number, Counted(count, tuple(marks)))
+
+    @contextmanager
+    def _naming(self, block: Block) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise InvalidSpec(f"{self.source.label}: {block.path} is malformed: {error}") from error
+
+
+class BlockLane:
+    """One block as a lane of a row: read in order, mixed within groups, so that a group is all it holds in memory."""
+
+    def __init__(self, reader: Reader, number: int, group: int, key: tuple[object, ...] | None):
+        known = reader.index.get(number)
+        self.number = number
+        self.count = known.count if known is not None else None
+        self._reader, self._group, self._key = reader, group, key
+        self._records: Iterator[Any] | None = None
+        self._next = 0
+        self._loaded = -1
+        self._raw: list[Any] = []
+        self._order: Sequence[int] = ()
+
+    def has(self, turn: int) -> bool:
+        if self.count is None:
+            self._load(turn // self._group)
+        return self.count is None or turn < self.count
+
+    def get(self, turn: int) -> Any:
+        """The raw record of this turn. Turns are asked for in ascending order."""
+        self._load(turn // self._group)
+        return self._raw[self._order[turn % self._group]]
+
+    def _load(self, group: int) -> None:
+        if group == self._loaded:
+            return
+        first = group * self._group
+        if self._records is None or self._next > first:
+            self._records = self._reader.records(self.number, first)
+        else:
+            next(islice(self._records, first - self._next, first - self._next), None)
+        self._raw = list(islice(self._records, self._group))
+        self._next, self._loaded = first + len(self._raw), group
+        if len(self._raw) < self._group and self.count is None:
+            self.count = self._next
+        length = len(self._raw)
+        self._order = range(length) if self._key is None else permutation(length, *self._key, self.number, group)

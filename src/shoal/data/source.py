@@ -1,0 +1,235 @@
+"""Where a stream's files are: a dataset on the server or mounted in this job, a folder, S3 or any other URL fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound
+from shoal.data.forks import renew_after_fork
+from shoal.data.pool import pool
+
+PIECE = 512 << 10
+"""Bytes read at once from a file that is read in order."""
+WARM_LIMIT = 192
+"""Reads begun ahead and not yet asked for; the oldest are forgotten."""
+_BEYOND = 64 << 10
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_WILD = re.compile(r"[*?\[]")
+
+
+class File(NamedTuple):
+    path: str
+    """Below the source's root."""
+    size: int
+    stamp: str = ""
+    """Changes when the content does, where the place it lies in can tell."""
+
+
+class Source:
+    """Files in one place, by paths below its root. Safe to pickle, to fork, and to use from several threads."""
+
+    def __init__(self, label: str, url: str, files: list[File], options: Mapping[str, Any], pinned: str | None = None):
+        self.label = label
+        """What people call it."""
+        self.pinned = pinned
+        """NAME@VERSION, for a dataset of the server."""
+        self.files = files
+        self._url, self._options = url, dict(options)
+        self._sizes = {f.path: f.size for f in files}
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._opened: tuple[Any, str] | None = None
+        self._warm: dict[tuple[str, int, int], Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_opened", "_warm", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.after_fork()
+        renew_after_fork(self)
+
+    @property
+    def is_local(self) -> bool:
+        return self._url.startswith("file://")
+
+    @property
+    def reads_anywhere(self) -> bool:
+        """Whether a small read in any place costs little: no request of its own."""
+        return self.is_local or self._url.startswith("shoal://")
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        with self._lock:
+            begun = self._warm.pop((path, start, end), None)
+        if begun is not None and not begun.cancel():
+            return begun.result()
+        return self._read(path, start, end)
+
+    def pieces(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """The file's bytes from `start`: up to `end` read ahead, beyond it as long as more is asked for."""
+        at = start
+        while at < end:
+            step = min(PIECE, end - at)
+            if at + step < end:
+                self.warm(path, at + step, end)
+            yield self.read(path, at, at + step)
+            at += step
+        size = self._sizes[path]
+        while at < size:
+            step = min(_BEYOND, size - at)
+            yield self.read(path, at, at + step)
+            at += step
+
+    def warm(self, path: str, start: int, end: int) -> None:
+        """Begin to read the next piece in the background."""
+        if self.is_local:
+            return
+        key = (path, start, min(start + PIECE, end))
+        with self._lock:
+            if key not in self._warm:
+                self._warm[key] = pool.submit(self._read, *key)
+            while len(self._warm) > WARM_LIMIT:
+                self._warm.pop(next(iter(self._warm))).cancel()
+
+    def open(self, path: str) -> BinaryIO:
+        fs, root = self._filesystem()
+        with self._errors(path):
+            return cast(BinaryIO, fs.open(f"{root}/{path}", "rb"))
+
+    def _read(self, path: str, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        fs, root = self._filesystem()
+        with self._errors(path):
+            data: bytes = fs.cat_file(f"{root}/{path}", start=start, end=end)
+        if len(data) != end - start:
+            raise Corrupt(f"{self.label}: {path} is shorter than it was when the stream began.")
+        return data
+
+    def _filesystem(self) -> tuple[Any, str]:
+        # Made anew in every process: few filesystems survive a fork.
+        if self._opened is None:
+            self._opened = open_filesystem(self._url, self._options)
+        return self._opened
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFound(f"{self.label}: {path} is not there any more.") from error
+        except PermissionError as error:
+            raise Forbidden(f"{self.label}: {path} may not be read.") from error
+
+
+def open_source(what: str | os.PathLike[str], options: Mapping[str, Any]) -> Source:
+    """A dataset's NAME[@VERSION][/PATH], a path (absolute, or beginning with . or ~), or a URL; its end may be a pattern."""
+    label, url, pinned = os.fspath(what), _to_url(what), None
+    with _listing_errors(label):
+        fs, path = open_filesystem(url, options)
+        if url.startswith("shoal://"):
+            reference, slash, inside = path.partition("/")
+            pinned = fs.pin(reference)
+            path = f"{pinned}{slash}{inside}"
+        root, found = _list(fs, path.rstrip("/"))
+    files = [_file(name.removeprefix(f"{root}/"), info) for name, info in found.items()]
+    return Source(label, f"{_scheme(url)}://{root}", sorted(files), options, pinned)
+
+
+def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """fsspec's filesystem for a URL, and the path in it."""
+    try:
+        import fsspec
+
+        from shoal.data import filesystem  # registers shoal://
+    except ImportError as error:
+        raise MissingExtra("Streaming data needs fsspec.", hint="pip install 'shoal[data]'") from error
+    assert filesystem
+    try:
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **options))
+    except ImportError as error:
+        store = _object_store(_scheme(url), options)
+        if store is None:
+            raise MissingExtra(f"{_scheme(url)}:// needs a package that is not installed: {error}") from error
+        return store, url.partition("://")[2].rstrip("/")
+    except ValueError as error:
+        raise InvalidSpec(str(error)) from error
+
+
+def mounted(reference: str) -> Path | None:
+    """Where this job has the dataset mounted. A version is never assumed to be the mounted one."""
+    if "SHOAL_JOB_ID" not in os.environ or "@" in reference:
+        return None
+    data = Path(os.environ.get("DATA_LOCATION") or "/input")
+    places = [Path("/input") / reference, data / reference, *([data] if data.name == reference else [])]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _to_url(what: str | os.PathLike[str]) -> str:
+    if not isinstance(what, str) or what.startswith(("/", ".", "~")):
+        return f"file://{Path(what).expanduser().absolute()}"
+    if _SCHEME.match(what):
+        return what
+    reference, slash, inside = what.partition("/")
+    if (folder := mounted(reference)) is not None:
+        return f"file://{folder}{slash}{inside}"
+    return f"shoal://{what}"
+
+
+def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
+    """obstore's filesystem, for clouds whose own fsspec package is not there."""
+    try:
+        from obstore.fsspec import SUPPORTED_PROTOCOLS, FsspecStore
+    except ImportError:
+        return None
+    if scheme not in SUPPORTED_PROTOCOLS:
+        return None
+    endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    plain = {"client_options": {"allow_http": True}} if endpoint.startswith("http://") else {}
+    return FsspecStore(scheme, **plain | dict(options))
+
+
+def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
+    """The folder that paths of records are told from, and what is known of each file."""
+    wild = _WILD.search(path)
+    if wild:
+        root, found = path[: wild.start()].rpartition("/")[0], fs.glob(path, detail=True)
+        if not found:
+            raise FileNotFoundError("No file matches the pattern.")
+    elif (info := fs.info(path))["type"] == "file":
+        root, found = path.rpartition("/")[0], {path: info}
+    else:
+        root, found = path, fs.find(path, detail=True)
+    return root, {name: info for name, info in found.items() if info["type"] == "file"}
+
+
+def _file(path: str, info: Mapping[str, Any]) -> File:
+    if info.get("size") is None:
+        raise InvalidSpec(f"The size of {path} is not known, so it cannot be streamed.")
+    stamps = (info.get(key) for key in ("e_tag", "ETag", "mtime", "LastModified"))
+    return File(path, info["size"], str(next((stamp for stamp in stamps if stamp), "")))
+
+
+def _scheme(url: str) -> str:
+    match = _SCHEME.match(url)
+    return match[1] if match else "file"
+
+
+@contextmanager
+def _listing_errors(label: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"There is nothing at {label}: {error}") from error
+    except PermissionError as error:
+        raise Forbidden(f"{label} may not be read.") from error
