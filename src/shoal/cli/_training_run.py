@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CODE = Group("Code (default: the present folder)", sort_key=1)
 DATA = Group("Data and environment", sort_key=2)
 SIZE = Group("Size and limits", sort_key=3)
+KEEP = Group("Checkpoints (default: all stay)", sort_key=4)
 
 
 def _many(*names: str, group: Group) -> Parameter:
@@ -48,6 +49,8 @@ def run(
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3,
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0,
     time_limit: Annotated[str | None, Parameter(group=SIZE)] = None,
+    keep_last: Annotated[int | None, Parameter(group=KEEP)] = None,
+    keep_best: Annotated[str | None, Parameter(group=KEEP, allow_leading_hyphen=True)] = None,
     launcher: Annotated[Literal["direct", "torchrun"], Parameter(group=SIZE)] = "direct",
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
 ) -> int:
@@ -103,6 +106,10 @@ def run(
         From -100 to 100; higher runs first (default 0).
     time_limit
         Stop it after this long: 90s, 30m, 8h, 2d.
+    keep_last
+        Keep only this many of each node's newest checkpoints.
+    keep_best
+        Keep the one with the smallest METRIC (eval_loss …); -METRIC for the largest.
     launcher
         Who starts the workers of a node: the agent (direct) or torchrun.
     follow
@@ -123,6 +130,8 @@ def run(
         "max_restarts": max_restarts,
         "priority": priority,
         "time_limit_s": round(parse_duration(time_limit, "--time-limit")) or 1 if time_limit else None,
+        "keep_last": keep_last,
+        "keep_best": keep_best,
         "launcher": launcher,
     }
     spec = _check(name, entry, wanted, choice)

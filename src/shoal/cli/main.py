@@ -30,6 +30,8 @@ app = App(
 app.command(
     "shoal.cli.training:app", name="training", group=WORK, sort_key=0, help="Run training jobs, watch and stop them."
 )
+app.command("shoal.cli.dataset:app", name="dataset", group=WORK, help="Push data, look at it, fetch it.")
+app.command("shoal.cli.checkpoint:app", name="checkpoint", group=WORK, help="What training leaves behind.")
 app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git repositories to run code from.")
 app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
 
@@ -47,6 +49,7 @@ app.command(
 for command in (server.up, server.down):
     app.command(command, group=SERVER)
 app.command("shoal.cli.server:app", name="server", group=SERVER, help="The server on this machine.")
+app.command("shoal.cli.store:app", name="store", group=SERVER, help="Upkeep of the server's store.")
 app.command(version.version, group=SERVER)
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 for flag in ("--help", "-h", "--version"):

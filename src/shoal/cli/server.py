@@ -20,7 +20,12 @@ app = App(name="server")
 
 @app.command
 def start(
-    *, host: str | None = None, port: int | None = None, slots: int | None = None, foreground: bool = False
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    slots: int | None = None,
+    store: str | None = None,
+    foreground: bool = False,
 ) -> None:
     """Start the server of this data directory in the background.
 
@@ -40,13 +45,15 @@ def start(
         Port to listen on (default: a free one, kept from then on).
     slots
         Jobs' workers this machine takes at once (default: its GPUs, or half its cores).
+    store
+        Keep chunks at this s3:// URL instead of the data directory (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
     foreground
         Stay in the foreground and log here, for systemd or a container.
     """
     from shoal.client import local
 
     layout = Layout()
-    arguments = _arguments(host, port, slots)
+    arguments = _arguments(host, port, slots, store)
     if foreground:
         local.check_extra()
         command = [*local.server_command(layout), *arguments]
@@ -179,8 +186,8 @@ def down() -> None:
     stop()
 
 
-def _arguments(host: str | None, port: int | None, slots: int | None) -> list[str]:
-    given = {"--host": host, "--port": port, "--slots": slots}
+def _arguments(host: str | None, port: int | None, slots: int | None, store: str | None = None) -> list[str]:
+    given = {"--host": host, "--port": port, "--slots": slots, "--store": store}
     return [part for name, value in given.items() if value is not None for part in (name, str(value))]
 
 

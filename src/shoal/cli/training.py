@@ -12,6 +12,7 @@ from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect
 from shoal.cli._training_run import run
+from shoal.cli.training_checkpoints import checkpoints, fetch, resume
 from shoal.core.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 app = App(name="training")
 app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
+for command in (checkpoints, fetch, resume):
+    app.command(command)
 
 Status = Literal["queued", "starting", "running", "succeeded", "failed", "stopped"]
 

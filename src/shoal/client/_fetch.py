@@ -18,7 +18,7 @@ from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.errors import Corrupt, NameTaken, NotFound, Refused, ShoalError
 from shoal.store.files import disk_errors, read_exact
 from shoal.store.hashing import chunk_hash
-from shoal.store.manifest import check_manifest, manifest_id
+from shoal.store.manifest import manifest_id
 from shoal.store.transfer import in_parallel
 
 if TYPE_CHECKING:
@@ -53,11 +53,10 @@ class Fetched:
 def fetch_tree(
     manifest: Manifest, source: Source, dest: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Fetched:
-    """Make `dest` hold the manifest's files. Files that are there already, with the same content, are not fetched again.
+    """Make `dest` hold the files of a (checked) manifest. What is there already, with the same content, is not fetched again.
 
     Other content under the same path is NameTaken, unless `force` lets it be replaced. Files of other names stay.
     """
-    check_manifest(manifest)
     dest = Path(os.path.abspath(dest))  # noqa: PTH100  a link given as destination is meant
     report = progress or (lambda _: None)
     with disk_errors(dest):
@@ -68,8 +67,8 @@ def fetch_tree(
         # In the destination where it exists: that may be another disk than its parent.
         parent = dest if inside else dest.parent
         aside = parent / f".{'' if inside else dest.name[:80] + '.'}{manifest_id(manifest)[:16]}.partial"
-        tree = _open_aside(aside)
-        received = _Filling(tree, wanted, report).run(source)
+        tree, is_new = _open_aside(aside)
+        received = _Filling(tree, wanted, report).run(source, is_new=is_new)
         _settle(tree, dest, wanted, whole=not inside)
         shutil.rmtree(aside)
     return Fetched(dest, len(manifest.files), manifest.size, received)
@@ -84,11 +83,12 @@ class _Filling:
         """Hash → everywhere it has to be written."""
         self._sizes: dict[str, int] = {}
 
-    def run(self, source: Source) -> int:
+    def run(self, source: Source, *, is_new: bool) -> int:
         for folder in sorted({f.path.rpartition("/")[0] for f in self._files}):
             (self._root / folder).mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-look") as pool:
-            for file, lacking in zip(self._files, pool.map(self._lacking, self._files), strict=True):
+            look = map if is_new else pool.map
+            for file, lacking in zip(self._files, look(self._lacking, self._files), strict=True):
                 for name, size, offset in lacking:
                     self._places.setdefault(name, []).append((file, offset))
                     self._sizes[name] = size
@@ -200,18 +200,20 @@ def _is_same(root: Path, file: FileEntry) -> bool:
         os.close(fd)
 
 
-def _open_aside(path: Path) -> Path:
-    """The private folder, new or as an earlier fetch of ours left it."""
+def _open_aside(path: Path) -> tuple[Path, bool]:
+    """The tree in the private folder, and whether it is new, not as an earlier fetch of ours left it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = True
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700)
     except FileExistsError:
+        is_new = False
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise Refused(f"{path} is in the way.", hint=f"rm -r {path}") from None
     tree = path / "tree"
     tree.mkdir(exist_ok=True)
-    return tree
+    return tree, is_new
 
 
 def _settle(tree: Path, dest: Path, files: list[FileEntry], *, whole: bool) -> None:

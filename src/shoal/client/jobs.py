@@ -40,6 +40,10 @@ class Jobs(WorkspaceNoun):
         """Ask it to stop; stopping what has ended or is stopping changes nothing."""
         return self._http.call(JobView, "POST", self._job(job, "stop"), repeatable=True)
 
+    def resume(self, job: str) -> JobView:
+        """Continue a stopped or failed job, from its newest good checkpoint if it has one."""
+        return self._http.call(JobView, "POST", self._job(job, "resume"))
+
     def delete(self, job: str) -> None:
         """Only a job that has ended."""
         self._http.send("DELETE", self._job(job))

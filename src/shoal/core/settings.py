@@ -104,6 +104,8 @@ class ServerSettings:
     """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
     sign_up: bool = False
     """Whether anyone who can reach the server may make an account; else only an admin can."""
+    store: str = ""
+    """Where chunks are kept: empty for the data directory, or s3://bucket/prefix?endpoint=…&region=… (keys from AWS_*)."""
     lease_s: float = 30.0
     """Seconds without a beat after which a node is held lost. Long enough for a paused disk, short enough to decide within a minute."""
     stop_grace_s: float = 10.0

@@ -94,7 +94,9 @@ class ChunkCache:
                 self.sweep()
             elif not self._is_off:
                 self._is_off = True
-                logger.warning("%s cannot be written (%s): streaming goes on without a cache on disk.", self.root, error)
+                logger.warning(
+                    "%s cannot be written (%s): streaming goes on without a cache on disk.", self.root, error
+                )
 
     @contextmanager
     def claim(self, names: Iterable[str]) -> Iterator[set[str]]:

@@ -15,7 +15,7 @@ from shoal.core.errors import MissingExtra, NotFound, UsageError
 from shoal.data.cache import cache_dir as default_cache_dir
 from shoal.data.cache import cache_limit
 from shoal.data.remote import TIMEOUT_S, Access
-from shoal.data.trees import Site, StoredFile, Tree, site
+from shoal.data.trees import FileChunks, Site, Tree, site
 
 try:
     import fsspec
@@ -108,7 +108,7 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise io.UnsupportedOperation("A dataset cannot be changed; push a new version: shoal dataset push")
         return ShoalFile(self, path, _Raw(self._site, self._file(path)))
 
-    def _file(self, path: str) -> StoredFile:
+    def _file(self, path: str) -> FileChunks:
         reference, _slash, inside = self._strip_protocol(path).partition("/")
         return self._tree(reference).file(inside)
 
@@ -134,7 +134,7 @@ class ShoalFile(io.BufferedReader):
 class _Raw(io.RawIOBase):
     """Reads ahead as long as it is read in order."""
 
-    def __init__(self, where: Site, file: StoredFile):
+    def __init__(self, where: Site, file: FileChunks):
         self._site, self._file = where, file
         self.size = file.size
         self._at = self._expected = 0

@@ -18,7 +18,7 @@ MARK = 64
 
 
 class Counted(NamedTuple):
-    count: int
+    total: int
     marks: tuple[int, ...] = ()
     """Offsets of records 0, 64, 128, …, where the format can begin to read there."""
 
@@ -27,7 +27,7 @@ class Index:
     """With a path, what one process learns the others find: every line of the file is written at once and checks itself."""
 
     def __init__(self, blocks: Sequence[Block], path: Path | None = None):
-        self._known = {n: Counted(block.count) for n, block in enumerate(blocks) if block.count is not None}
+        self._known = {n: Counted(block.total) for n, block in enumerate(blocks) if block.total is not None}
         self._size = len(blocks)
         self._path = path
         self._read = 0
@@ -78,7 +78,7 @@ class Index:
 
 
 def _line(number: int, counted: Counted) -> bytes:
-    text = " ".join(map(str, (number, counted.count, *counted.marks))).encode()
+    text = " ".join(map(str, (number, counted.total, *counted.marks))).encode()
     return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
@@ -86,5 +86,5 @@ def _parse(line: bytes) -> tuple[int, Counted | None]:
     text, _, check = line.rpartition(b" ")
     if check != b"%08x" % zlib.crc32(text):
         return -1, None
-    number, count, *marks = map(int, text.split())
-    return number, Counted(count, tuple(marks))
+    number, total, *marks = map(int, text.split())
+    return number, Counted(total, tuple(marks))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,16 +26,20 @@ class Reader:
         if known is not None and known.marks and start >= MARK:
             mark = min(start // MARK, len(known.marks) - 1)
             offset, skip = known.marks[mark], start - mark * MARK
-        with self._naming(block):
-            found = self.kind.records(self.source, block, offset)
-            if known is None and offset is None:
-                found = self._learning(number, found)
+        found = self.kind.records(self.source, block, offset)
+        if known is None and offset is None:
+            found = self._learning(number, found)
+        try:
             for _, raw in islice(found, skip, None):
                 yield raw
+        except ValueError as error:
+            raise self._malformed(number, error) from error
 
     def decode(self, number: int, raw: Any) -> Any:
-        with self._naming(self.blocks[number]):
+        try:
             return self.kind.decode(self.source, raw)
+        except ValueError as error:
+            raise self._malformed(number, error) from error
 
     def warm(self, number: int) -> None:
         self.kind.warm(self.source, self.blocks[number])
@@ -44,7 +47,7 @@ class Reader:
     def count(self, number: int) -> int:
         """How many records a block has; reads it if that is not known."""
         known = self.index.get(number)
-        return known.count if known is not None else sum(1 for _ in self.records(number))
+        return known.total if known is not None else sum(1 for _ in self.records(number))
 
     def _learning(self, number: int, found: Iterator[tuple[int | None, Any]]) -> Iterator[tuple[int | None, Any]]:
         count, marks = 0, []
@@ -55,22 +58,25 @@ class Reader:
             yield offset, raw
         self.index.learn(number, Counted(count, tuple(marks)))
 
-    @contextmanager
-    def _naming(self, block: Block) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            raise InvalidSpec(f"{self.source.label}: {block.path} is malformed: {error}") from error
+    def _malformed(self, number: int, error: ValueError) -> InvalidSpec:
+        return InvalidSpec(f"{self.source.label}: {self.blocks[number].path} is malformed: {error}")
 
 
 class BlockLane:
     """One block as a lane of a row: read in order, mixed within groups, so that a group is all it holds in memory."""
 
-    def __init__(self, reader: Reader, number: int, group: int, key: tuple[object, ...] | None):
+    def __init__(
+        self,
+        reader: Reader,
+        number: int,
+        group: int,
+        key: tuple[object, ...] | None,
+        opened: Callable[[], None] = lambda: None,
+    ):
         known = reader.index.get(number)
         self.number = number
-        self.count = known.count if known is not None else None
-        self._reader, self._group, self._key = reader, group, key
+        self.count = known.total if known is not None else None
+        self._reader, self._group, self._key, self._opened = reader, group, key, opened
         self._records: Iterator[Any] | None = None
         self._next = 0
         self._loaded = -1
@@ -84,13 +90,17 @@ class BlockLane:
 
     def get(self, turn: int) -> Any:
         """The raw record of this turn. Turns are asked for in ascending order."""
-        self._load(turn // self._group)
-        return self._raw[self._order[turn % self._group]]
+        group, within = divmod(turn, self._group)
+        if group != self._loaded:
+            self._load(group)
+        return self._raw[self._order[within]]
 
     def _load(self, group: int) -> None:
         if group == self._loaded:
             return
         first = group * self._group
+        if self._records is None:
+            self._opened()
         if self._records is None or self._next > first:
             self._records = self._reader.records(self.number, first)
         else:

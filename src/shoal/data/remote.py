@@ -46,24 +46,21 @@ class Access:
 
     def open(self) -> tuple[Http, str]:
         """A connection and the workspace to use it in."""
-        if self.url is None and self.key is None and (token := os.environ.get("SHOAL_JOB_TOKEN")):
-            url, space = os.environ.get("SHOAL_URL"), os.environ.get("SHOAL_WORKSPACE")
-            if url:
-                return _http(url, token), self.workspace or space or DEFAULT_WORKSPACE
+        token, url = os.environ.get("SHOAL_JOB_TOKEN"), os.environ.get("SHOAL_URL")
+        if token and url and self.url is None and self.key is None:
+            return Http(url, token), self.workspace or os.environ.get("SHOAL_WORKSPACE") or DEFAULT_WORKSPACE
         layout = Layout()
         target = find_target(layout, url=self.url, workspace=self.workspace)
         key = self.key or target.key
-        if target.url is None:
-            url, owner = ensure_local_server(layout, say=logger.info)
+        if target.url is not None:
+            return Http(target.url, key or _local_key(layout, target.url)), target.workspace
+        url, owner = ensure_local_server(layout, say=logger.info)
 
-            def locate() -> str | None:
-                record = read_record(layout)
-                return record.url if record else None
+        def locate() -> str | None:
+            record = read_record(layout)
+            return record.url if record else None
 
-            return _http(url, key or owner, locate), target.workspace
-        if key is None and (record := running_server(layout)) and record.url.rstrip("/") == target.url:
-            key = owner_key(layout)
-        return _http(target.url, key), target.workspace
+        return Http(url, key or owner, locate=locate), target.workspace
 
 
 class Remote:
@@ -157,7 +154,7 @@ class Remote:
             return self._opened
 
 
-def _http(url: str, key: str | None, locate: Callable[[], str | None] | None = None) -> Http:
-    http = Http(url, key, locate=locate)
-    http.pauses_s = (0.1,)  # The long waits are ours, so that one deadline covers them all.
-    return http
+def _local_key(layout: Layout, url: str) -> str | None:
+    """The owner's key, if the URL is that of this data directory's private server."""
+    record = running_server(layout)
+    return owner_key(layout, record) if record and record.private and record.url.rstrip("/") == url else None

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -151,10 +152,9 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
         import fsspec
 
-        from shoal.data import filesystem  # registers shoal://
+        import shoal.data.filesystem  # noqa: F401  registers shoal://
     except ImportError as error:
         raise MissingExtra("Streaming data needs fsspec.", hint="pip install 'shoal[data]'") from error
-    assert filesystem
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **options))
     except ImportError as error:
@@ -189,14 +189,14 @@ def _to_url(what: str | os.PathLike[str]) -> str:
 def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
     """obstore's filesystem, for clouds whose own fsspec package is not there."""
     try:
-        from obstore.fsspec import SUPPORTED_PROTOCOLS, FsspecStore
+        obstore: Any = import_module("obstore.fsspec")
     except ImportError:
         return None
-    if scheme not in SUPPORTED_PROTOCOLS:
+    if scheme not in obstore.SUPPORTED_PROTOCOLS:
         return None
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
     plain = {"client_options": {"allow_http": True}} if endpoint.startswith("http://") else {}
-    return FsspecStore(scheme, **plain | dict(options))
+    return obstore.FsspecStore(scheme, **plain | dict(options))
 
 
 def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ READ_AHEAD = 4
 _SURROUNDINGS = ("SHOAL_HOME", "SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE", "SHOAL_JOB_TOKEN")
 
 
-class StoredFile:
+class FileChunks:
     def __init__(self, size: int, chunks: Sequence[Chunk]):
         self.size, self._chunks = size, chunks
 
@@ -48,7 +48,7 @@ class Tree:
         self.pinned = pinned
         """NAME@VERSION."""
         entries = sorted(manifest.files, key=lambda f: f.path)
-        self.files = {f.path: StoredFile(f.size, f.chunks) for f in entries}
+        self.files = {f.path: FileChunks(f.size, f.chunks) for f in entries}
         self.folders: dict[str, dict[str, int | None]] = {"": {}}
         for path, file in self.files.items():
             self._place(path, file.size)
@@ -60,7 +60,7 @@ class Tree:
         prefix = f"{folder}/" if folder else ""
         return [(prefix + name, size) for name, size in sorted(self.folders[folder].items())]
 
-    def file(self, path: str) -> StoredFile:
+    def file(self, path: str) -> FileChunks:
         if path in self.files:
             return self.files[path]
         if path in self.folders:
@@ -96,7 +96,7 @@ class Site:
                 self._trees[reference] = self._trees.setdefault(found.pinned, found)
             return self._trees[reference]
 
-    def read(self, file: StoredFile, start: int, end: int) -> bytes:
+    def read(self, file: FileChunks, start: int, end: int) -> bytes:
         """Bytes [start, end), verified. Fetches the chunks that hold them and no others."""
         if start >= end:
             return b""
@@ -107,7 +107,7 @@ class Site:
         last = end - offset - sum(c.size for c in chunks[:-1])
         return b"".join([memoryview(pieces[0])[start - offset :], *pieces[1:-1], memoryview(pieces[-1])[:last]])
 
-    def warm(self, file: StoredFile, start: int) -> None:
+    def warm(self, file: FileChunks, start: int) -> None:
         """Fetch what follows in the background."""
         self.chunks.warm(file.following(start))
 

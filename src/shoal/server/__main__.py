@@ -16,9 +16,10 @@ def main() -> int:
     parser.add_argument("--host", default=None, help="address to listen on")
     parser.add_argument("--port", type=int, default=None, help="port to listen on; 0 picks one")
     parser.add_argument("--slots", type=int, default=None, help="slots this machine offers; 0 detects")
+    parser.add_argument("--store", default=None, help="s3:// URL to keep chunks at, instead of the data directory")
     args = parser.parse_args()
     layout = Layout((args.home or home()).absolute())
-    given = {"host": args.host, "port": args.port, "slots": args.slots}
+    given = {"host": args.host, "port": args.port, "slots": args.slots, "store": args.store}
     try:
         settings = ServerSettings.load(layout, **given)
         if any(value is not None for value in given.values()):

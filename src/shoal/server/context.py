@@ -14,7 +14,7 @@ from shoal.server.gate import Gate
 from shoal.server.guards import Guards
 from shoal.server.live import Live
 from shoal.server.services.vault import Vault
-from shoal.store.local import LocalStore
+from shoal.store.blobstore import BlobStore
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Context:
     private: bool
     """True for the server a person's own CLI started: one owner, loopback only."""
     db: Database
-    store: LocalStore
+    store: BlobStore
     vault: Vault
     engine: Engine
     live: Live

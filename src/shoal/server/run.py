@@ -17,7 +17,7 @@ import psutil
 import uvicorn
 
 from shoal.core.boot import boot_id
-from shoal.core.errors import Refused
+from shoal.core.errors import MissingExtra, Refused
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.local import LocalEngine
 from shoal.server.app import create_app
@@ -29,6 +29,7 @@ from shoal.server.scheduler.loop import Scheduler
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
 from shoal.server.services.vault import Vault
+from shoal.store.blobstore import BlobStore
 from shoal.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
         settings=settings,
         private=_is_loopback(settings.host) and not settings.shared,
         db=db,
-        store=LocalStore(layout.store_dir),
+        store=_open_store(layout, settings),
         vault=Vault(layout.secret_key),
         engine=LocalEngine(
             layout.nodes_dir,
@@ -85,6 +86,16 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
     ensure_owner(context)
     clean_up(context)
     return context
+
+
+def _open_store(layout: Layout, settings: ServerSettings) -> BlobStore:
+    if not settings.store:
+        return LocalStore(layout.store_dir)
+    try:
+        from shoal.store.s3 import S3Store
+    except ImportError:
+        raise MissingExtra("A store on S3 needs a package that is not installed.", hint="pip install 'shoal[s3]'") from None
+    return S3Store(settings.store, index_path=layout.server_dir / "s3-index.db")
 
 
 class _Server(uvicorn.Server):

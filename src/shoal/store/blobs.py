@@ -42,5 +42,8 @@ class Blobs(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Absent ones are fine."""
 
+    def settle(self, keys: Iterable[str]) -> None:  # noqa: B027  most places acknowledge nothing that could still vanish
+        """Make sure that blobs another process has just put, and that are here already, survive a power cut too."""
+
     def close(self) -> None:  # noqa: B027  files have nothing to let go of
         """Let go of connections."""

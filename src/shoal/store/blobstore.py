@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.artifacts import Manifest
-from shoal.core.errors import Corrupt, NotFound, Refused
+from shoal.core.errors import Corrupt, NotFound, Refused, ShoalError
 from shoal.store.backend import ChunkStore, StoredChunk
 from shoal.store.blobs import Blobs
 from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
 from shoal.store.packset import PackSet
+from shoal.store.packset import key as pack_key
 
 _BATCH_BYTES = 64 << 20
 _BATCH_COUNT = 4096
@@ -28,9 +30,9 @@ _MANIFEST_LIMIT = 1 << 30
 
 
 class BlobStore(ChunkStore):
-    def __init__(self, blobs: Blobs, *, index_path: Path | None, compress: bool = True):
+    def __init__(self, blobs: Blobs, *, index_path: Path | None, compress: bool = True, look_again_s: float = 30.0):
         self.blobs = blobs
-        self.packs = PackSet(blobs, index_path)
+        self.packs = PackSet(blobs, index_path, look_again_s=look_again_s)
         self._compress = compress
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
@@ -87,15 +89,18 @@ class BlobStore(ChunkStore):
         codec, payload = encode(data)
         self.blobs.put([(pending, [bytes([codec]), payload])])
         try:
-            if missing := self.missing(chunk_hashes(manifest)):
+            hashes = set(chunk_hashes(manifest))
+            if missing := self.missing(hashes):
                 raise NotFound(
                     f"{len(missing)} chunks of the manifest are not in the store yet.",
                     details={"missing": sorted(missing)},
                 )
+            self._settle(hashes)
             if not self.blobs.move(pending, manifest_key(name)):
                 raise Refused("The commit took too long and was given up. Try again.")
         except BaseException:
-            self.blobs.delete([pending])
+            with suppress(ShoalError, OSError):  # a collection removes it one day
+                self.blobs.delete([pending])
             raise
         return name
 
@@ -129,6 +134,12 @@ class BlobStore(ChunkStore):
         elif encoded:
             self.blobs.put([(chunk_key(name), [bytes([codec]), payload]) for name, codec, payload in encoded])
         return len(encoded)
+
+    def _settle(self, hashes: set[str]) -> None:
+        """Some may have been put by others, who have renamed them into place but not yet synced the folder."""
+        packed = self.packs.index.find(hashes)
+        places = [pack_key(place.pack) for found in packed.values() for place in found]
+        self.blobs.settle([*places, *(chunk_key(h) for h in hashes if h not in packed)])
 
     def _copies(self, name: str) -> Iterator[tuple[int, bytes]]:
         """(codec, payload) from wherever the chunk may be, likeliest first."""

@@ -95,6 +95,12 @@ class LocalBlobs(Blobs):
             for folder in folders:
                 _sync_file(folder)
 
+    def settle(self, keys: Iterable[str]) -> None:
+        with disk_errors(self.root):
+            for folder in {os.path.dirname(self._path(key)) for key in keys}:
+                with suppress(FileNotFoundError):
+                    _sync_file(folder)
+
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 

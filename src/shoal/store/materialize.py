@@ -55,20 +55,22 @@ def materialize(
         raise NameTaken(f"{dest} exists already.", hint="Give another place, or remove it first.")
     with disk_errors(dest):
         dest.parent.mkdir(parents=True, exist_ok=True)
-        aside = dest.parent / f".{dest.name[:100]}.{secrets.token_hex(6)}.tmp"
+        # Inside where it exists: that may be another disk than its parent.
+        home = dest if merge and dest.exists() else dest.parent
+        aside = home / f".{dest.name[:100]}.{secrets.token_hex(6)}.tmp"
         aside.mkdir(mode=0o700)
         try:
             style = _Style(verify, read_only, stamp_s, donor or (lambda _: None))
             with _Writer(aside, get_chunk, style, threads, progress or (lambda _: None)) as writer:
                 writer.run(manifest)
-            if merge and dest.exists():
+            if home == dest:
                 _merge(manifest, aside, dest)
             else:
                 aside.rename(dest)
         except BaseException:
             remove_tree(aside)
             raise
-        if merge and aside.exists():
+        if home == dest:
             remove_tree(aside)
 
 

@@ -20,6 +20,7 @@ from shoal.store.chunking import WHOLE_FILE, Windows, read_chunks
 from shoal.store.files import read_exact
 from shoal.store.hashing import chunk_hash
 from shoal.store.ignore import Scan, scan
+from shoal.store.known import KnownFiles
 
 Progress = Callable[[int], None]
 """Called with the bytes newly done, from any thread."""
@@ -53,6 +54,8 @@ class PackedTree:
     """One line per thing that was left out because it cannot travel (sockets, pipes, links to nowhere)."""
     where: dict[str, tuple[Path, int, int]] = field(default_factory=dict)
     """Hash → file, offset, size."""
+    unread: set[str] = field(default_factory=set)
+    """Paths whose chunks were known from before."""
 
     def read(self, name: str) -> bytes:
         path, offset, size = self.where[name]
@@ -70,12 +73,16 @@ def pack_tree(
     max_bytes: int | None = None,
     max_files: int | None = None,
     scanned: Scan | None = None,
+    known: KnownFiles | None = None,
     progress: Progress | None = None,
 ) -> PackedTree:
-    """Pack a folder. `ignore=False` takes every file (datasets); a `scanned` of before saves listing it again."""
+    """Pack a folder. `ignore=False` takes every file (datasets); a `scanned` of before saves listing it again.
+
+    `known` saves reading files that are as they were at an earlier packing.
+    """
     found = scanned or scan(Path(root), ignore=ignore, max_bytes=max_bytes, max_files=max_files)
     entries = [Entry(f.path, found.root / f.path, f.executable) for f in found.files]
-    packed = pack_entries(entries, progress=progress)
+    packed = pack_entries(entries, known=known, progress=progress)
     packed.skipped += found.skipped
     return packed
 
@@ -90,27 +97,54 @@ def pack_files(files: Mapping[str, Path] | Iterable[Path], *, progress: Progress
         if not path.is_file():
             raise InvalidSpec(f"{path} is not a file." if path.exists() else f"There is no file {path}.")
         seen[name] = path
-    entries = [Entry(name, path, os.access(path, os.X_OK)) for name, path in seen.items()]
+    entries = [Entry(name, path, bool(path.stat().st_mode & 0o111)) for name, path in seen.items()]
     return pack_entries(entries, progress=progress)
 
 
-def pack_entries(entries: list[Entry], *, progress: Progress | None = None, sink: Sink | None = None) -> PackedTree:
-    """The general form. `sink` is given every chunk's bytes as soon as they are hashed, from several threads."""
-    for entry in entries:
-        check_path(entry.path)
-    with _Hasher(progress, sink) as hasher:
-        files = hasher.run(sorted(entries, key=lambda e: e.path))
-    packed = PackedTree(Manifest(files=files))
-    for entry, made in zip(sorted(entries, key=lambda e: e.path), files, strict=True):
+def pack_entries(
+    entries: list[Entry],
+    *,
+    progress: Progress | None = None,
+    sink: Sink | None = None,
+    abort: Callable[[], None] | None = None,
+    known: KnownFiles | None = None,
+) -> PackedTree:
+    """The general form. `sink` is given every chunk's bytes as soon as they are hashed, from several threads.
+
+    Files that are `known` are not read, and the sink does not get them: their paths are in `PackedTree.unread`. `abort` is
+    called when all is over before its end, so that a sink that makes its callers wait lets them go.
+    """
+    by_path = {check_path(e.path): e for e in entries}
+    if len(by_path) < len(entries):
+        raise InvalidSpec("Two files were given for one path.")
+    packed = PackedTree(Manifest(files=[]))
+    files: list[FileEntry] = []
+    if known:
+        files = [_made(e, chunks) for e in entries if (chunks := known.look(e.disk))]
+        packed.unread = {f.path for f in files}
+        if progress:
+            progress(sum(f.size for f in files))
+    with _Hasher(progress, sink, known) as hasher:
+        try:
+            files += hasher.run([e for e in entries if e.path not in packed.unread])
+        except BaseException:
+            if abort:
+                abort()
+            raise
+    if known:
+        known.save()
+    files.sort(key=lambda f: f.path)
+    packed.manifest.files = files
+    for made in files:
         offset = 0
         for chunk in made.chunks:
-            packed.where.setdefault(chunk.hash, (entry.disk, offset, chunk.size))
+            packed.where.setdefault(chunk.hash, (by_path[made.path].disk, offset, chunk.size))
             offset += chunk.size
     return packed
 
 
-def read_stable(path: Path, take: Callable[[int, int], None], *, again: Callable[[], None]) -> int:
-    """Call `take(fd, size)` on a file that stays as it is meanwhile; `again()` before each new try. Returns the size."""
+def read_stable(path: Path, take: Callable[[int, int], None], *, again: Callable[[], None]) -> os.stat_result:
+    """Call `take(fd, size)` on a file that stays as it is meanwhile; `again()` before each new try. Returns its status."""
     for attempt in range(_TRIES):
         if attempt:
             again()
@@ -123,15 +157,16 @@ def read_stable(path: Path, take: Callable[[int, int], None], *, again: Callable
             take(fd, before.st_size)
             after = os.fstat(fd)
         if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
-            return before.st_size
+            return after
     raise _changed(path)
 
 
 class _Hasher:
     """One pool walks files, another hashes chunks of large ones, so that a single huge file keeps every core busy."""
 
-    def __init__(self, progress: Progress | None, sink: Sink | None):
+    def __init__(self, progress: Progress | None, sink: Sink | None, known: KnownFiles | None):
         self._sink = sink
+        self._known = known
         self._progress = progress or (lambda _: None)
         self._walkers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-pack")
         self._hashers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-hash")
@@ -148,8 +183,7 @@ class _Hasher:
         self._hashers.shutdown(cancel_futures=True)
 
     def run(self, entries: list[Entry]) -> list[FileEntry]:
-        made = [made for group in self._walkers.map(self._group, _groups(entries)) for made in group]
-        return sorted(made, key=lambda f: f.path)
+        return [made for group in self._walkers.map(self._group, _groups(entries)) for made in group]
 
     def _group(self, entries: list[Entry]) -> list[FileEntry]:
         return [self._file(entry) for entry in entries]
@@ -169,11 +203,13 @@ class _Hasher:
             self._progress(-sum(length for _, length in chunks))
             chunks.clear()
 
-        size = read_stable(entry.disk, take, again=again)
-        done = [Chunk.model_construct(hash=str(name), size=length) for name, length in chunks]
-        if sum(c.size for c in done) != size:
+        status = read_stable(entry.disk, take, again=again)
+        done = [(str(name), length) for name, length in chunks]
+        if sum(length for _, length in done) != status.st_size:
             raise _changed(entry.disk)
-        return FileEntry.model_construct(path=entry.path, size=size, executable=entry.executable, chunks=done)
+        if self._known:
+            self._known.learn(entry.disk, status, done)
+        return _made(entry, done)
 
     def _hash(self, data: memoryview, file_size: int) -> str | Future[str]:
         if file_size <= WHOLE_FILE:
@@ -193,6 +229,15 @@ class _Hasher:
             self._sink(name, data)
         self._progress(len(data))
         return name
+
+
+def _made(entry: Entry, chunks: list[tuple[str, int]]) -> FileEntry:
+    return FileEntry.model_construct(
+        path=entry.path,
+        size=sum(size for _, size in chunks),
+        executable=entry.executable,
+        chunks=[Chunk.model_construct(hash=name, size=size) for name, size in chunks],
+    )
 
 
 def _groups(entries: list[Entry]) -> list[list[Entry]]:

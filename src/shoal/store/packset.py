@@ -18,13 +18,13 @@ from shoal.store.packs import PackedChunk, build_pack, read_head
 logger = logging.getLogger(__name__)
 
 PREFIX = "packs/"
-_LOOK_AGAIN_S = 30.0
-"""How often to look for packs written by others, at most; what is not seen yet is only sent twice."""
 
 
 class PackSet:
-    def __init__(self, blobs: Blobs, index_path: Path | None):
+    def __init__(self, blobs: Blobs, index_path: Path | None, *, look_again_s: float = 30.0):
+        """`look_again_s`: how often to look for packs written by others, at most; what is not seen yet is only sent twice."""
         self._blobs = blobs
+        self._look_again_s = look_again_s
         self.index = PackIndex(index_path)
         self._looked = float("-inf")
 
@@ -67,7 +67,7 @@ class PackSet:
 
     def refresh(self, *, now: bool = False) -> None:
         """Take in packs written by other processes or before a crash, and forget those that are gone."""
-        if self.index.complete and not now and time.monotonic() - self._looked < _LOOK_AGAIN_S:
+        if self.index.complete and not now and time.monotonic() - self._looked < self._look_again_s:
             return
         self._looked = time.monotonic()
         known = self.index.packs()

@@ -38,7 +38,9 @@ class S3Store(BlobStore):
     """`index_path`: where to keep the pack index of this bucket between runs; without it, it is read again each time."""
 
     def __init__(self, url: str, *, index_path: Path | None = None, compress: bool = True, timeout_s: float = 30.0):
-        super().__init__(S3Blobs(url, timeout_s=timeout_s), index_path=index_path, compress=compress)
+        blobs = S3Blobs(url, timeout_s=timeout_s)
+        # Listing is what S3 is slow at.
+        super().__init__(blobs, index_path=index_path, compress=compress, look_again_s=300.0)
 
 
 class S3Blobs(Blobs):

@@ -17,6 +17,7 @@ from shoal.core.artifacts import Manifest
 from shoal.core.errors import TimedOut, Unreachable
 from shoal.store.backend import ChunkStore
 from shoal.store.hashing import Data
+from shoal.store.known import KnownFiles
 from shoal.store.manifest import chunk_hashes
 from shoal.store.materialize import materialize
 from shoal.store.pack import Entry, PackedTree, Progress, pack_entries
@@ -62,7 +63,8 @@ def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = No
 
         def ask_again() -> None:
             nonlocal todo
-            todo = [h for h in batch if h in remote.missing(batch)]
+            lacking = remote.missing(batch)
+            todo = [h for h in batch if h in lacking]
 
         with_retries(once, before_retry=ask_again)
         total = sum(sizes[h] for h in batch)
@@ -73,16 +75,22 @@ def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = No
 
 
 def push(
-    entries: list[Entry], remote: Remote, *, progress: Progress | None = None, threads: int = _THREADS
+    entries: list[Entry],
+    remote: Remote,
+    *,
+    known: KnownFiles | None = None,
+    progress: Progress | None = None,
+    threads: int = _THREADS,
 ) -> tuple[PackedTree, int]:
     """Pack and send in one pass over the files, each read once. Returns what was packed and how many bytes were sent.
 
+    Files `known` from an earlier push are not even read, unless the remote lacks something of them.
     Commit the manifest next; should the remote then lack chunks (its collection took old ones it had), `upload` sends them.
     """
     with _Sender(remote, threads) as sender:
-        packed = pack_entries(entries, progress=progress, sink=sender.take)
+        packed = pack_entries(entries, progress=progress, sink=sender.take, abort=sender.abort, known=known)
         sender.finish()
-    return packed, sender.sent
+    return packed, sender.sent + (upload(packed, remote, threads=threads) if packed.unread else 0)
 
 
 def download(
@@ -165,14 +173,16 @@ class _Sender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._error = self._error or InterruptedError()
+        self.abort()
         self._pool.shutdown(cancel_futures=True)
+
+    def abort(self) -> None:
+        self._error = self._error or InterruptedError("The push was given up.")
 
     def take(self, name: str, data: memoryview) -> None:
         full: list[tuple[str, Data]] | None = None
+        self._check()
         with self._lock:
-            if self._error:
-                raise self._error
             if name in self._seen:
                 return
             self._seen.add(name)
@@ -187,17 +197,21 @@ class _Sender:
         if self._batch:
             self._submit(self._batch)
         self._pool.shutdown()
-        if self._error:
-            raise self._error
+        self._check()
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
-        self._room.acquire()
+        while not self._room.acquire(timeout=0.1):
+            self._check()
         self._pool.submit(self._send, batch)
+
+    def _check(self) -> None:
+        if self._error:
+            raise self._error
 
     def _send(self, batch: list[tuple[str, Data]]) -> None:
         try:
             if self._error is None:
-                sent = with_retries(lambda: self._send_once(batch))
+                sent = with_retries(lambda: self._send_once(batch), before_retry=self._check)
                 with self._lock:
                     self.sent += sent
         except BaseException as error:

@@ -24,12 +24,13 @@ _WAIT_S = 60.0
 class LiveServer:
     """Everything it starts carries SHOAL_HOME=<its home> in the environment, which is how leftovers are found."""
 
-    def __init__(self, home: Path, *, slots: int = 4):
-        self.home, self.slots = home, slots
+    def __init__(self, home: Path, *, slots: int = 4, store: str | None = None):
+        self.home, self.slots, self.store = home, slots, store
         self.layout = Layout(home)
 
     def start(self) -> LiveServer:
-        start_server(self.layout, ["--slots", str(self.slots)])
+        store = ["--store", self.store] if self.store else []
+        start_server(self.layout, ["--slots", str(self.slots), *store])
         return self
 
     def stop(self) -> None:
@@ -132,9 +133,9 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(home: Path, *, slots: int = 4) -> Iterator[LiveServer]:
+def live_server(home: Path, *, slots: int = 4, store: str | None = None) -> Iterator[LiveServer]:
     home.mkdir(parents=True, exist_ok=True)
-    server = LiveServer(home, slots=slots)
+    server = LiveServer(home, slots=slots, store=store)
     try:
         yield server.start()
     finally:

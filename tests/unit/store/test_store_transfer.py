@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -169,6 +170,24 @@ def test_ctrl_c_stops_a_push_and_leaves_no_thread(remote: Wire, mixed_tree: Path
     with pytest.raises(KeyboardInterrupt):
         push(entries(mixed_tree), remote, progress=interrupt)
     assert threading.active_count() == before
+
+
+def test_ctrl_c_is_heard_while_the_remote_is_slow(
+    remote: Wire, mixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_BATCH_COUNT", 1)
+    slow = threading.Event()
+    monkeypatch.setattr(remote, "send", lambda chunks: slow.wait(1) and 0)
+    calls = iter(range(10**6))
+
+    def interrupt(_: int) -> None:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        push(entries(mixed_tree), remote, progress=interrupt, threads=1)
+    assert time.monotonic() - started < 5
 
 
 def test_memory_stays_flat_for_any_size(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _members(file: BinaryIO, path: str, lazily: bool) -> Iterator[tuple[int, str
     try:
         with tarfile.open(fileobj=file, mode="r:" if lazily else "r|") as tar:
             while (member := tar.next()) is not None:
-                tar.members.clear()  # else it remembers every header of an archive of millions
+                tar.members.clear()  # type: ignore[attr-defined]  # else it remembers every header of millions
                 if not member.isfile():
                     continue
                 if lazily:

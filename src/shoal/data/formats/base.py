@@ -16,6 +16,7 @@ from shoal.data.source import File, Source
 SMALLEST_BLOCK, LARGEST_BLOCK = 64 << 10, 4 << 20
 BLOCKS = 1024
 """Blocks a dataset is cut into where its files can be cut and neither bound is met. Part of the order's meaning."""
+_BLOCK = 128 << 10
 COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 
@@ -25,7 +26,7 @@ class Block(NamedTuple):
     path: str
     start: int
     end: int
-    count: int | None = None
+    total: int | None = None
     """Records in it, where that is known without reading them."""
 
 
@@ -46,7 +47,7 @@ class Format(ABC):
 
     def warm(self, source: Source, block: Block) -> None:
         """The block will be read soon."""
-        return None
+        return
 
 
 def whole_files(files: Iterable[File]) -> list[Block]:
@@ -65,12 +66,40 @@ def opened(source: Source, path: str) -> Iterator[BinaryIO]:
         kind = compression(path)
         try:
             if kind == "gzip":
-                with gzip.GzipFile(fileobj=file) as plain:
-                    yield cast(BinaryIO, plain)
+                with gzip.GzipFile(fileobj=file) as unzipped:
+                    yield cast(BinaryIO, unzipped)
             elif kind == "zstd":
-                with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-                    yield cast(BinaryIO, io.BufferedReader(reader))
+                with io.BufferedReader(_Unpacked(file), _BLOCK) as plain:
+                    yield cast(BinaryIO, plain)
             else:
                 yield file
         except (EOFError, gzip.BadGzipFile, zstandard.ZstdError) as error:
             raise ValueError(f"cannot be unpacked: {error}") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """zstd frames, one after the other. The library's own reader takes a file that was cut off for one that ends."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._frame: Any = None
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            rest = b"" if self._frame is None or not self._frame.eof else self._frame.unused_data
+            packed = rest or self._file.read(_BLOCK)
+            if not packed:
+                if self._frame is not None and not self._frame.eof:
+                    raise EOFError("it ends in the middle of a frame")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._ready = memoryview(self._frame.decompress(packed))
+        view = memoryview(buffer).cast("B")
+        size = min(len(view), len(self._ready))
+        view[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size

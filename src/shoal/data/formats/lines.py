@@ -52,7 +52,7 @@ class JsonLines(Lines):
     keeps_blank = False
 
     def decode(self, source: Source, raw: Any) -> Any:
-        return json.loads(raw)
+        return json.loads(raw.decode().removeprefix("\ufeff"))
 
 
 def split_lines(

@@ -13,7 +13,8 @@ from shoal.data.pool import pool
 from shoal.data.source import File, Source
 
 _ROWS = 1024
-_FOOTER = 64 << 10
+_CELL = 1 << 28
+"""Bytes a cell may have; the csv module's own limit of 128 KiB is for the whole process, so it is only ever raised."""
 
 
 class Csv(Format):
@@ -23,6 +24,7 @@ class Csv(Format):
         return whole_files(files)
 
     def records(self, source: Source, block: Block, offset: int | None = None) -> Iterator[tuple[int | None, Any]]:
+        csv.field_size_limit(max(csv.field_size_limit(), _CELL))
         separator = "\t" if ".tsv" in block.path.lower() else ","
         with opened(source, block.path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             rows = csv.reader(text, delimiter=separator)

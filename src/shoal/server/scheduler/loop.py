@@ -136,7 +136,7 @@ class Scheduler:
                     token=token,
                     url=self.url,
                     server_file=str(layout.server_file),
-                    store_path=str(layout.store_dir),
+                    store_path=None if self.ctx.settings.store else str(layout.store_dir),
                     work_dir=str(layout.nodes_dir / f"{attempt.id}.{index}"),
                     cache_dir=str(layout.cache_dir),
                     python=sys.executable,

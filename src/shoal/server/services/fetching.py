@@ -253,13 +253,15 @@ def _continues(response: httpx.Response, part: PartFile, report: Progress) -> bo
         and response.status_code == 206
         and part.offset > 0
         and int(match[1]) == part.offset
-        and match[2] in ("*", str(part.total))
+        and (match[2] == "*" or part.total in (None, int(match[2])))
         and response.headers.get("etag", part.version) == part.version
     )
     if not fits:
         report(-part.offset)
         part.start(version=None, total=None)
         raise _Later("it answered with another part than was asked for")
+    if match is not None and match[2] != "*":
+        part.total = int(match[2])
     return True
 
 

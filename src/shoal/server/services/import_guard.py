@@ -6,6 +6,7 @@ import_proxy): the host is resolved once, all its addresses are judged, and one 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import socket
@@ -33,8 +34,11 @@ _MIN_PROGRESS = 64 << 10
 _ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.I)
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_CLOUD = frozenset({"168.63.129.16"})
-"""Looks public, but is Azure's own services as seen from inside a machine there."""
+_ALSO_INSIDE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "2001::/23", "2002::/16", "3fff::/20")
+)
+"""What some Python versions hold global though it is not (the metadata of clouds, too), and Azure's inner services."""
 
 
 class Stopped(Exception):
@@ -46,8 +50,10 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if ip in _NAT64:
             return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
-        return ip in _UNICAST and ip.is_global and ip.sixtofour is None and ip.teredo is None
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved and str(ip) not in _CLOUD
+        if ip not in _UNICAST:
+            return False
+    inside = any(ip in network for network in _ALSO_INSIDE)
+    return ip.is_global and not (inside or ip.is_multicast or ip.is_reserved)
 
 
 def resolve_host(host: str, port: int) -> list[str]:
@@ -120,7 +126,7 @@ class PinnedTransport(httpx.BaseTransport):
     def __init__(self, guard: Guard, *, stall_s: float, stop: Callable[[], bool], tls: ssl.SSLContext | None = None):
         self._stall_s = stall_s
         self._pool = httpcore.ConnectionPool(
-            ssl_context=tls or httpx.create_ssl_context(),
+            ssl_context=tls or _default_tls(),
             network_backend=_Backend(guard, stall_s, stop),
             max_connections=16,
             keepalive_expiry=5.0,
@@ -235,6 +241,12 @@ class _Stream(httpcore.NetworkStream):
 def shown(url: httpx.URL) -> str:
     """As it may be told to others: queries can hold signatures."""
     return str(url.copy_with(query=None, fragment=None, username=None, password=None))
+
+
+@functools.cache
+def _default_tls() -> ssl.SSLContext:
+    """Reading all the roots takes a tenth of a second."""
+    return httpx.create_ssl_context()
 
 
 @contextmanager

@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 KEY_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 PART = 8 << 20
-_TRIES = 4
+_TRIES = 6
+_FIRST_WAIT_S = 0.5
 _TIMEOUT = timedelta(seconds=120)
 _STALL = timedelta(seconds=60)
 
@@ -69,7 +70,10 @@ def parse_s3_url(text: str, guard: Guard) -> S3Place:
         check_path(prefix)
     endpoint, region = options.get("endpoint"), options.get("region")
     if endpoint is not None:
-        endpoint = str(guard.parse(endpoint)).rstrip("/")
+        parsed = guard.parse(endpoint)
+        if parsed.query:
+            raise InvalidSpec("The endpoint of an S3 URL has no query.")
+        endpoint = str(parsed).rstrip("/")
     if region is not None and not re.fullmatch(r"[a-z0-9-]{1,40}", region):
         raise InvalidSpec(f"{region!r} is not a region.")
     return S3Place(parts.netloc, prefix, endpoint, region)
@@ -238,7 +242,7 @@ class Bucket:
             except Unreachable:
                 if attempt == _TRIES - 1:
                     raise
-                pause(0.3 * 2**attempt, self._stop)
+                pause(_FIRST_WAIT_S * 2**attempt, self._stop)
         raise AssertionError
 
     @contextmanager
@@ -253,15 +257,23 @@ class Bucket:
     def _meaning(self, error: Exception) -> Exception:
         from obstore import exceptions
 
-        where = self.place.shown
-        if isinstance(error, FileNotFoundError):
+        where, status = self.place.shown, _status(error)
+        if isinstance(error, FileNotFoundError) or status == 404:
             return NotFound(f"There is nothing at {where}, or no bucket '{self.place.bucket}'.")
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or status in (
+            401,
+            403,
+        ):
             return Forbidden(_refused(where, bool(self._keys)))
         if isinstance(error, exceptions.PreconditionError):
             return Changed(f"{where} changed while it was being fetched.")
         if isinstance(error, exceptions.InvalidPathError):
             return InvalidSpec(f"{where} holds an object whose key cannot be the path of a file.")
+        if status in (301, 307, 400):
+            region = self.place.region or "not given"
+            return Refused(
+                f"The S3 service refused the request for {where} ({status}); is the region ({region}) right?"
+            )
         if isinstance(error, exceptions.BaseError):
             return Unreachable(f"The S3 service of {where} does not answer properly: {_first_line(error)}")
         return error
@@ -279,6 +291,12 @@ def _refused(where: str, with_keys: bool) -> str:
     if with_keys:
         return f"The S3 service refused the given credentials for {where}."
     return f"{where} is not open to everyone: give credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)."
+
+
+def _status(error: Exception) -> int | None:
+    """Listings fail without a class of their own; the status is only in the text."""
+    match = re.search(r"non-2xx status code: (\d{3})", _first_line(error))
+    return int(match[1]) if match else None
 
 
 def _first_line(error: Exception) -> str:

@@ -186,6 +186,7 @@ class _Report:
         self._ctx, self._dataset_id = ctx, dataset_id
         self._lock = threading.Lock()
         self._done, self._total, self._told_at = 0, 0, time.monotonic()
+        self._found: dict[str, str] | None = None
 
     def __call__(self, count: int) -> None:
         with self._lock:
@@ -202,14 +203,17 @@ class _Report:
             self._done, self._total = 0, total
 
     def finish(self, found: dict[str, str]) -> None:
-        self._tell(found)
+        """All has arrived: from here on its record is what it will stay."""
+        with self._lock:
+            self._found = found
+            self._tell(found)
 
     def _look(self) -> None:
         if self._ctx.live.closing:
             raise Stopped
         if time.monotonic() - self._told_at >= _REPORT_EVERY_S:
             total = {"total": str(self._total)} if self._total else {}
-            self._tell({"progress": str(self._done), **total})
+            self._tell({"progress": str(self._done), **total} if self._found is None else self._found)
             self._told_at = time.monotonic()
 
     def _tell(self, found: dict[str, str]) -> None:

@@ -1,0 +1,186 @@
+"""`shoal training checkpoints`, `fetch` and `resume`: what jobs leave, and going on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from shoal.cli._format import plural, size
+from shoal.cli._output import Column, out
+from shoal.cli._session import connect
+from shoal.core.errors import NameTaken, NotFound
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.core.checkpoints import CheckpointView
+
+COLUMNS = [
+    Column("ID", lambda c: c.id),
+    Column("NAME", lambda c: c.name),
+    Column("NODE", lambda c: c.node, is_right=True),
+    Column("STEP", lambda c: c.step, is_right=True),
+    Column("TRAIN LOSS", lambda c: loss(c.train_loss), is_right=True),
+    Column("EVAL LOSS", lambda c: loss(c.eval_loss), is_right=True),
+    Column("MODEL", lambda c: c.model),
+    Column("VERSION", lambda c: c.version),
+    Column("INFERENCE READY", lambda c: "yes" if c.inference_ready else "no"),
+    Column("TIMESTAMP", lambda c: c.timestamp),
+]
+"""In the order people know them from elsewhere."""
+FOLDER = "output"
+
+
+def checkpoints(job: str, /) -> None:
+    """List the checkpoints a job has written, oldest first, also while it runs.
+
+    For example:
+
+      shoal training checkpoints hello
+      shoal training checkpoints hello --json
+
+    Parameters
+    ----------
+    job
+        The job's name or id.
+    """
+    with connect() as client:
+        found = client.checkpoints.list(job)
+    empty = "No checkpoints yet. What the script writes to /output-checkpoint becomes one, each sub-folder by itself."
+    out.show(found, lambda: out.table(found, COLUMNS, empty=empty))
+    for checkpoint in found:
+        if checkpoint.damaged:
+            out.warn(f"{checkpoint.id} is damaged in the store and not used. See: {out.prog} store check")
+
+
+def fetch(
+    job: str,
+    /,
+    *,
+    destination: Annotated[Path, Parameter(name=("--destination", "-d"))] = Path(),
+    no_zip: bool = False,
+    force: bool = False,
+) -> None:
+    """Download the newest checkpoint of each of a job's nodes, as output_NODE.zip.
+
+    In each archive is a folder `output` with the files.
+
+    For example:
+
+      shoal training fetch hello
+      shoal training fetch hello --destination ./results --no-zip
+
+    Parameters
+    ----------
+    job
+        The job's name or id.
+    destination
+        Folder to write to (default: this one).
+    no_zip
+        Write folders output_NODE instead of archives.
+    force
+        Replace archives, and files of other content.
+    """
+    with connect() as client:
+        newest = _newest(client.checkpoints.list(job))
+        if not newest:
+            raise NotFound(
+                f"Job '{job}' has no checkpoint that can be fetched.", hint=f"{out.prog} training checkpoints {job}"
+            )
+        destination.mkdir(parents=True, exist_ok=True)
+        written = []
+        for node, checkpoint in sorted(newest.items()):
+            target = destination / (f"output_{node}" if no_zip else f"output_{node}.zip")
+            (_fetch_folder if no_zip else _fetch_zip)(client, checkpoint, target, force)
+            written.append({"node": node, "checkpoint": checkpoint.id, "name": checkpoint.name, "path": str(target)})
+            if not out.json:
+                out.line(str(target))
+                step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+                out.say(f"  {checkpoint.name} ({checkpoint.id}{step}): {_extent(checkpoint)}")
+    if out.json:
+        out.emit(written)
+
+
+def resume(job: str, /, *, follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False) -> int:
+    """Continue a stopped or failed job from its newest good checkpoint.
+
+    For example:
+
+      shoal training resume hello
+      shoal training resume hello -f
+
+    Parameters
+    ----------
+    job
+        The job's name or id.
+    follow
+        Watch it until it ends, and exit as it does. Ctrl-C leaves it running.
+    """
+    from shoal.cli._follow import LogOptions, follow_job
+    from shoal.core.schema import utcnow
+
+    with connect() as client:
+        view, start = client.jobs.resume(job), utcnow()
+        good = [c for c in client.checkpoints.list(view.id) if not c.damaged]
+        last = good[-1] if good else None
+        source = f"from {last.name}{'' if last.step is None else f' (step {last.step})'}" if last else "from the start"
+        if not follow:
+            out.show(view, lambda: out.say(f"Job '{view.name}' goes on {source}."))
+            return 0
+        out.say(f"Job '{view.name}' goes on {source}.")
+        return follow_job(client, view, LogOptions(num_workers=view.nodes * view.accels, since=start))
+
+
+def loss(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+def _newest(found: list[CheckpointView]) -> dict[int, CheckpointView]:
+    """Of each node the last one that is sound."""
+    return {c.node or 0: c for c in found if not c.damaged}
+
+
+def _fetch_folder(client: Client, checkpoint: CheckpointView, target: Path, force: bool) -> None:
+    from shoal.cli._fetching import fetch_with_bar
+
+    fetch_with_bar(client.checkpoints, checkpoint.id, checkpoint.size, target, force=force)
+
+
+def _fetch_zip(client: Client, checkpoint: CheckpointView, target: Path, force: bool) -> None:
+    if target.exists() and not force:
+        raise NameTaken(
+            f"{target} exists already.", hint="Give another place (--destination DIR), or replace it: --force"
+        )
+    import shutil
+    import tempfile
+
+    # Beside the archive and named after the checkpoint, so that an interrupted fetch is found again.
+    folder = target.with_name(f".{target.stem}.{checkpoint.id}")
+    _fetch_folder(client, checkpoint, folder, force=True)
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                _write_zip(folder, file.file)
+                Path(file.name).chmod(0o644)
+                Path(file.name).replace(target)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    finally:
+        shutil.rmtree(folder)
+
+
+def _write_zip(folder: Path, file: IO[bytes]) -> None:
+    """Stored, not compressed: weights hardly shrink."""
+    import zipfile
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.mkdir(FOLDER)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                archive.write(path, f"{FOLDER}/{path.relative_to(folder).as_posix()}")
+
+
+def _extent(checkpoint: CheckpointView) -> str:
+    return f"{plural(checkpoint.files, 'file')}, {size(checkpoint.size)}"

@@ -1,0 +1,53 @@
+"""Streams as torch's DataLoader takes them. Imported only where torch is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from shoal.data.books import CELLS
+from shoal.data.random_access import MapView
+from shoal.data.streams import Stream
+
+torch: Any = import_module("torch")  # untyped, so that type checking does not depend on whether it is installed
+data: Any = torch.utils.data
+
+
+class TorchStream(Stream, data.IterableDataset):  # type: ignore[misc]
+    """The place a pass begins at lies in shared memory: workers that persist see `set_epoch`."""
+
+    def _cells(self) -> Any:
+        return torch.zeros(CELLS, dtype=torch.int64).share_memory_()
+
+
+class TorchMap(MapView, data.Dataset):  # type: ignore[misc]
+    """A map-style Dataset."""
+
+
+class Loader(data.DataLoader):  # type: ignore[misc]
+    """Counts the batches it hands over: a state saved between two of them goes on with the second, however many are prefetched."""
+
+    def __init__(self, stream: Stream, *, batch_size: int | None = 1, num_workers: int = 0, **options: Any):
+        stream.batch_size = batch_size or 1
+        self.stream = stream
+        super().__init__(stream, batch_size=batch_size, num_workers=num_workers, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.num_workers:
+            yield from super().__iter__()
+            return
+        self.stream.begin_pass()
+        for batch in super().__iter__():
+            self.stream.advance(self.stream.batch_size)
+            yield batch
+        self.stream.finish_pass()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.stream.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.stream.load_state_dict(state)
