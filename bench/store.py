@@ -19,8 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +29,7 @@ from shoal.store.ignore import scan
 from shoal.store.local import LocalStore
 from shoal.store.manifest import manifest_id
 from shoal.store.pack import Entry, pack_tree
-from shoal.store.transfer import Remote, download, push
+from shoal.store.transfer import download, push
 
 T = TypeVar("T")
 
@@ -140,23 +139,17 @@ def rsync(clock: Clock, source: Path, place: Path) -> None:
 
 
 def through_http(clock: Clock, source: Path, place: Path) -> None:
-    with server(place / "home") as remote:
-        packed, _ = clock.time("http push", lambda: push(entries(source), remote))
-        clock.time("http fetch", lambda: download(packed.manifest, remote, place / "fetched"))
-    same(source, place / "fetched")
-    shutil.rmtree(place / "fetched")
-
-
-@contextmanager
-def server(home: Path) -> Iterator[Remote]:
     from shoal.testing.live import LiveServer
 
-    live = LiveServer(home).start()
+    live = LiveServer(place / "home").start()
     try:
         with live.client() as client:
-            yield client.store
+            clock.time("http push", lambda: client.datasets.push("bench", entries(source)))
+            clock.time("http fetch", lambda: client.datasets.fetch("bench", place / "fetched", nearby=False))
     finally:
         live.stop()
+    same(source, place / "fetched")
+    shutil.rmtree(place / "fetched")
 
 
 def make_files(root: Path, size_mb: int) -> None:

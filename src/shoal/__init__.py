@@ -4,3 +4,18 @@ Importing this package costs nothing; public names load on first use.
 """
 
 __version__ = "0.1.0"
+
+_PUBLIC = {"download_checkpoint": "shoal.client.download"}
+"""Public name → its module."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

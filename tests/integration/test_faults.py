@@ -170,6 +170,8 @@ def test_a_killed_agent_leaves_nothing_and_its_last_lines_still_arrive(server, c
     )
     server.cli("training", "run", name, "--dir", str(folder), "--", "train.py")
     view = server.wait_for(name, lambda j: j.status == "running")
+    [mine] = [d for d in server.layout.nodes_dir.iterdir() if view.id in (d / "launch.json").read_text()]
+    eventually(lambda: any(b"before" in f.read_bytes() for f in (mine / "spool" / "log").iterdir()))
     old = workers(view.id)
     psutil.Process(view.attempt_list[0].nodes[0].pid).kill()
     after = server.wait_for(name, lambda j: j.status.is_terminal, "recovers")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shoal.client._fetch import Fetched
     from shoal.store.pack import Progress
 
-CONTINUES = "Interrupted. The same command goes on where this one stopped."
+CONTINUES = "The same command goes on where this one stopped."
 
 
 class Fetchable(Protocol):

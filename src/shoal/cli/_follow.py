@@ -116,6 +116,8 @@ class _Watch:
     clock: Callable[[], float] = time.monotonic
     _told: tuple[str, int] | None = None
     _told_progress_at: float = field(default=0.0)
+    _ends_told: int = 0
+    """Up to which attempt it was told why it ended."""
 
     def run(self) -> None:
         from shoal.client.follow import Back, Changed, Lines, Lost
@@ -142,10 +144,25 @@ class _Watch:
         self.job = job
         if (job.status, job.attempts) != self._told:
             self._told = (job.status, job.attempts)
+            self._tell_restart(job)
             if not job.status.is_terminal:
                 out.status(f"● {job.status}", job.status, self._detail(job))
         if job.progress is not None and not job.status.is_terminal:
             self._tell_progress(job.progress)
+
+    def _tell_restart(self, job: JobSummary) -> None:
+        """Why the attempt before ended; where it was the last one, the job's own end tells."""
+        ended = job.attempts if job.status is JobState.QUEUED else job.attempts - 1
+        if job.status.is_terminal or ended <= self._ends_told:
+            return
+        self._ends_told = ended
+        try:
+            attempts = self.client.jobs.get(job.id).attempt_list
+        except Unreachable:
+            return  # nice to know, not worth ending for
+        why = next((attempt.reason for attempt in attempts if attempt.number == ended), None)
+        if why:
+            out.warn(f"attempt {ended} ended: {clean(why)}")
 
     def _detail(self, job: JobSummary) -> str:
         if job.status is JobState.QUEUED:

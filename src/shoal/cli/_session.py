@@ -18,6 +18,8 @@ class Session:
 
     url: str | None = None
     workspace: str | None = None
+    after_dashes: int | None = None
+    """How many words follow `--`, if there is one: what they mean is not ours."""
 
 
 session = Session()

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from shoal.cli._format import plural
 from shoal.cli._output import out
 from shoal.cli._parse import parse_duration, parse_nodes, parse_pairs
-from shoal.cli._session import connect
+from shoal.cli._session import connect, session
 from shoal.cli._source import SourceChoice, send_source
 from shoal.core.errors import UsageError
 from shoal.core.names import check_name
@@ -117,6 +117,7 @@ def run(
     """
     from shoal.cli._follow import LogOptions, follow_job
 
+    _refuse_stray_words(entry)
     choice = _choice(repository_url, source_name, folder, archive, file, repository_revision)
     low, high = parse_nodes(nodes)
     wanted = {
@@ -147,6 +148,16 @@ def run(
             return 0
         out.say(f"Submitted job '{job.name}' ({_asked_for(job)}).")
         return follow_job(client, job, LogOptions(num_workers=job.nodes * job.accels))
+
+
+def _refuse_stray_words(entry: tuple[str, ...]) -> None:
+    """Before `--` stands the job's name and nothing else; more is a name with a space, or a forgotten option."""
+    if session.after_dashes is not None and len(entry) > session.after_dashes:
+        stray = entry[: len(entry) - session.after_dashes]
+        raise UsageError(
+            f"Before `--` there is room for one name; what is {' '.join(map(repr, stray))}?",
+            hint=f"{out.prog} training run NAME [OPTIONS] -- {' '.join(entry[len(stray) :]) or 'train.py'}",
+        )
 
 
 def _choice(

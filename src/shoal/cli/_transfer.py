@@ -20,6 +20,8 @@ TALK_EVERY_S = 5.0
 WORTH_A_BAR_S = 0.4
 """Quicker transfers need no bar."""
 RATE_OVER_S = 8.0
+BAR_WIDTH = 14
+"""So that all of the line fits into 80 columns."""
 INTERRUPTED = 130
 
 
@@ -32,7 +34,8 @@ class TransferBar:
         self._done = self._most = 0
         self._lock = threading.Lock()
         now = clock()
-        self._samples = deque([(now, 0)])
+        self._samples: deque[tuple[float, int]] = deque()
+        """(when, bytes done), from the first drawing on: what was there already came at no rate."""
         self._next_draw, self._next_talk = now + WORTH_A_BAR_S, now + TALK_EVERY_S
         self._stopped = False
         self._before: object = None
@@ -65,7 +68,7 @@ class TransferBar:
         shown, total = min(self._most, self._total) if self._total else self._most, self._total
         parts = [self._verb]
         if total:
-            part = (f"{bar(shown / total)} " if with_bar else "") + f"{shown / total:.0%}"
+            part = (f"{bar(shown / total, BAR_WIDTH)} " if with_bar else "") + f"{shown / total:.0%}"
             parts += [part, f"{size(shown)} of {size(total)}"]
         else:
             parts.append(size(shown))
@@ -76,7 +79,7 @@ class TransferBar:
         return "  ".join(parts)
 
     def _tell(self, now: float) -> None:
-        # What is about to be sent is taken back for a moment (see client/_push.py); a bar that goes back would look broken.
+        # A file that changes while it is read is counted anew; a bar that goes back would look broken.
         self._most = max(self._most, self._done)
         if now < self._next_draw:
             return
@@ -91,6 +94,8 @@ class TransferBar:
             out.dim(self.text(with_bar=False))
 
     def _rate(self) -> float:
+        if not self._samples:
+            return 0.0
         (start, first), (end, last) = self._samples[0], self._samples[-1]
         return (last - first) / (end - start) if end > start else 0.0
 

@@ -76,6 +76,7 @@ def launch(
 def main(tokens: Sequence[str] | None = None) -> int:
     """The console scripts `shoal` and `flexai`; the exit code."""
     given = list(sys.argv[1:] if tokens is None else tokens)
+    session.after_dashes = len(given) - given.index("--") - 1 if "--" in given else None
     return run_guarded(lambda: app.meta(given, exit_on_error=False, print_error=False, result_action="return_value"))
 
 

@@ -59,8 +59,7 @@ def start(
         command = [*local.server_command(layout), *arguments]
         sys.stdout.flush()
         os.execve(command[0], command, local.server_environment(layout))  # noqa: S606
-    started = local.start_server(layout, arguments)
-    _warn_if_ignored(started, arguments)
+    started = _start(layout, host, port, slots)
     word = "Started the server" if started.is_new else "The server is already running"
     out.show(_facts(layout), lambda: out.say(f"{word} at {started.record.url} (pid {started.record.pid})."))
 
@@ -138,7 +137,8 @@ def log(*, lines: int = 100) -> None:
 def up(*, slots: int | None = None, host: str | None = None, port: int | None = None) -> None:
     """Start the server in the background, and say where it is and how to reach it.
 
-    Does nothing but tell if it runs already.
+    If it runs already, this only tells where; with another number of --slots
+    it is started anew, and running jobs go on meanwhile.
 
     For example:
 
@@ -154,12 +154,8 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
     port
         Port to listen on (default: a free one, kept from then on).
     """
-    from shoal.client import local
-
     layout = Layout()
-    arguments = _arguments(host, port, slots)
-    started = local.start_server(layout, arguments)
-    _warn_if_ignored(started, arguments)
+    started = _start(layout, host, port, slots)
 
     def tell() -> None:
         out.line(started.record.url)
@@ -191,12 +187,26 @@ def _arguments(host: str | None, port: int | None, slots: int | None, store: str
     return [part for name, value in given.items() if value is not None for part in (name, str(value))]
 
 
-def _warn_if_ignored(started: Started, arguments: list[str]) -> None:
-    if arguments and not started.is_new:
+def _start(layout: Layout, host: str | None, port: int | None, slots: int | None) -> Started:
+    """Start it, or start it anew if a private one runs with another number of slots: jobs outlive that."""
+    from shoal.client import local
+    from shoal.core.settings import ServerSettings
+
+    started = local.start_server(layout, _arguments(host, port, slots))
+    if started.is_new:
+        return started
+    has = ServerSettings.load(layout).slots
+    if started.record.private and slots not in (None, has):
+        out.say(f"The server runs with {has or 'the default number of'} slots; starting it anew with {slots}.")
+        out.dim("Running jobs go on meanwhile.")
+        local.stop_server(layout)
+        return local.start_server(layout, _arguments(host, port, slots))
+    if ignored := _arguments(host, port, None if slots == has else slots):
         out.warn(
-            f"The server was running already, so {' '.join(arguments)} changed nothing. "
+            f"The server was running already, so {' '.join(ignored)} changed nothing. "
             f"For new settings: {out.prog} server stop, then start it with them."
         )
+    return started
 
 
 def _facts(layout: Layout) -> dict[str, Any]:

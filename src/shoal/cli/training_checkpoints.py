@@ -83,7 +83,7 @@ def fetch(
         Replace archives, and files of other content.
     """
     with connect() as client:
-        newest = _newest(client.checkpoints.list(job))
+        newest = client.checkpoints.newest(job)
         if not newest:
             raise NotFound(
                 f"Job '{job}' has no checkpoint that can be fetched.", hint=f"{out.prog} training checkpoints {job}"
@@ -134,11 +134,6 @@ def resume(job: str, /, *, follow: Annotated[bool, Parameter(name=("--follow", "
 
 def loss(value: float | None) -> str | None:
     return None if value is None else f"{value:.4g}"
-
-
-def _newest(found: list[CheckpointView]) -> dict[int, CheckpointView]:
-    """Of each node the last one that is sound."""
-    return {c.node or 0: c for c in found if not c.damaged}
 
 
 def _fetch_folder(client: Client, checkpoint: CheckpointView, target: Path, force: bool) -> None:

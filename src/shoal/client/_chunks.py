@@ -14,7 +14,7 @@ from shoal.core.errors import Corrupt, NotFound, Unreachable
 if TYPE_CHECKING:
     from shoal.store.backend import ChunkStore
 
-FETCH_TIMEOUT_S = 300.0
+SILENCE_S = 60.0
 
 
 class ServerChunks:
@@ -22,26 +22,36 @@ class ServerChunks:
         self._http, self._path, self._store = http, path, store
 
     def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """An answer that breaks off may mean a lost connection or one damaged chunk: halves tell which."""
-        from shoal.store.hashing import verify
-        from shoal.store.transfer import with_retries
+        """They come in order. Where an answer breaks off, the next one alone tells a damaged chunk from a lost line."""
+        left = dict.fromkeys(names)
+        while len(left) > 1:
+            try:
+                for name, data in self._stream(list(left)):
+                    if name in left:
+                        del left[name]
+                        yield name, data
+            except (Unreachable, Corrupt):
+                pass
+            if left:
+                name = next(iter(left))
+                yield name, self._alone(name)
+                del left[name]
+        for name in left:
+            yield name, self._alone(name)
+
+    def _stream(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
         from shoal.store.wire import decode_frames
 
-        if len(names) == 1:
-            data = with_retries(lambda: self._store.fetch(names[0]))
-            verify(names[0], data)
-            yield names[0], data
-            return
-        try:
-            wanted = FetchRequest(hashes=list(names))
-            body = self._http.send("POST", self._path, body=wanted, repeatable=False, timeout_s=FETCH_TIMEOUT_S).content
-            found = list(decode_frames([body]))
-        except (Unreachable, Corrupt):
-            half = len(names) // 2
-            yield from self.get_many(names[:half])
-            yield from self.get_many(names[half:])
-            return
-        yield from found
+        with self._http.receive(self._path, FetchRequest(hashes=names), silence_s=SILENCE_S) as pieces:
+            yield from decode_frames(pieces)
+
+    def _alone(self, name: str) -> bytes:
+        from shoal.store.hashing import verify
+        from shoal.store.transfer import with_retries
+
+        data = with_retries(lambda: self._store.fetch(name))
+        verify(name, data)
+        return data
 
 
 class NearbyChunks:

@@ -130,6 +130,29 @@ class Http:
         finally:
             response.close()
 
+    @contextmanager
+    def receive(self, path: str, body: BaseModel, *, silence_s: float) -> Iterator[Iterator[bytes]]:
+        """A POST whose answer is read as it comes; never retried here. A connection that breaks is Unreachable."""
+        timeout = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
+        request = self._client.build_request(
+            "POST",
+            self._full(path),
+            content=body.model_dump_json().encode(),
+            headers={"Content-Type": "application/json", "Accept": "*/*"},
+            timeout=timeout,
+        )
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    response.read()
+                    raise self.error(response)
+                yield response.iter_bytes()
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
+
     def relocate(self) -> bool:
         """Look where the server is now; true when it has moved."""
         found = self._locate() if self._locate else None

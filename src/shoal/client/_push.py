@@ -1,12 +1,13 @@
-"""Trees on their way to the server: paced requests, and commits until nothing is missing."""
+"""Trees on their way to the server: packed and sent in one pass, then committed until nothing is missing."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from shoal.client.store import Store
 from shoal.core.errors import Refused
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from shoal.store.hashing import Data
     from shoal.store.pack import Entry, PackedTree, Progress
 
-T = TypeVar("T")
-
 COMMIT_TRIES = 5
 COMMIT_TIMEOUT_S = 600.0
 REQUEST_S = 1.0
 """What one request should take: a cut-off one loses little, and whoever waits sees something move."""
 SMALLEST, LARGEST = 1 << 20, 32 << 20
+MOST_CHUNKS = 512
+THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,15 @@ def send_tree(
     """Send what the server lacks of a tree, then commit it; entries are packed and sent in one pass over their files.
 
     `commit` tells what is still missing: what the server had may be collected between its answer and the commit.
+    `progress` counts what the server has, and may raise to stop everything.
     """
     from shoal.store.pack import PackedTree
-    from shoal.store.transfer import push, upload
+    from shoal.store.transfer import upload
 
-    remote = Paced(store, progress)
     if isinstance(tree, PackedTree):
         packed, sent = tree, upload(tree, store, progress=progress)
     else:
-        packed, sent = push(list(tree), remote, progress=progress)
+        packed, sent = _pack_and_send(list(tree), store, progress or (lambda _: None))
     for _ in range(COMMIT_TRIES):
         if not commit(packed):
             return Sent(packed, sent)
@@ -56,54 +57,97 @@ def send_tree(
     raise Refused("The server keeps losing parts of what is sent. Try again.", hint="shoal store check")
 
 
-class Paced:
-    """A remote for `shoal.store.transfer.push` whose requests grow and shrink with the speed of the line.
+def _pack_and_send(entries: list[Entry], store: Store, progress: Progress) -> tuple[PackedTree, int]:
+    from shoal.store.pack import pack_entries
 
-    `progress` hears bytes as they are read; what a request is about to carry is taken back, and counted as it is confirmed.
+    def take_back(num_bytes: int) -> None:
+        if num_bytes < 0:  # a file changed while it was read, and is read again
+            progress(num_bytes)
+
+    with Sender(store, progress) as sender:
+        packed = pack_entries(entries, progress=take_back, sink=sender.take)
+        sender.finish()
+    return packed, sender.sent
+
+
+class Sender:
+    """Gathers chunks into requests that grow and shrink with the speed of the line, and sends what the server lacks.
+
+    Blocks whoever brings chunks when the line is slower than they are.
     """
 
-    def __init__(self, remote: Store, progress: Progress | None, *, clock: Callable[[], float] = time.monotonic):
-        self._remote, self._clock = remote, clock
-        self._progress = progress or (lambda _: None)
+    def __init__(self, store: Store, progress: Progress, *, clock: Callable[[], float] = time.monotonic):
+        self.sent = 0
+        self._store, self._progress, self._clock = store, progress, clock
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-send")
+        self._room = threading.Semaphore(THREADS + 1)
         self._lock = threading.Lock()
-        self._size = 4 * SMALLEST
+        self._seen: set[str] = set()
+        self._batch: list[tuple[str, Data]] = []
+        self._size = 0
+        self._target = SMALLEST
+        self._error: BaseException | None = None
 
-    def missing(self, hashes: Iterable[str]) -> set[str]:
-        return self._remote.missing(hashes)
+    def __enter__(self) -> Sender:
+        return self
 
-    def fetch(self, name: str) -> bytes:
-        return self._remote.fetch(name)
+    def __exit__(self, *_: object) -> None:
+        self._error = self._error or InterruptedError()
+        self._pool.shutdown(cancel_futures=True)
 
-    def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
-        todo = list(chunks)
-        left, stored = sum(len(data) for _, data in todo), 0
-        self._progress(-left)
-        try:
-            for part in self._parts(todo):
-                start = self._clock()
-                stored += self._remote.send(part)
-                size = sum(len(data) for _, data in part)
-                self._adapt(size, self._clock() - start)
-                left -= size
-                self._progress(size)
-        except BaseException:
-            self._progress(left)  # it is either tried again, and then taken back again, or all is over
-            raise
-        return stored
-
-    def _parts(self, todo: list[tuple[str, Data]]) -> Iterator[list[tuple[str, Data]]]:
-        part: list[tuple[str, Data]] = []
-        size = 0
-        for name, data in todo:
-            if part and size + len(data) > self._size:
-                yield part
-                part, size = [], 0
-            part.append((name, data))
-            size += len(data)
-        if part:
-            yield part
-
-    def _adapt(self, size: int, took_s: float) -> None:
+    def take(self, name: str, data: memoryview) -> None:
+        """A chunk, from any thread. Its bytes are kept until they are sent."""
+        if self._error:
+            raise self._error
         with self._lock:
-            fitting = size / max(took_s, 1e-3) * REQUEST_S
-            self._size = round(min(max((self._size + fitting) / 2, SMALLEST), LARGEST))
+            is_new = name not in self._seen
+            full: list[tuple[str, Data]] = []
+            if is_new:
+                self._seen.add(name)
+                self._batch.append((name, data))
+                self._size += len(data)
+                if self._size >= self._target or len(self._batch) >= MOST_CHUNKS:
+                    full, self._batch, self._size = self._batch, [], 0
+        if not is_new:
+            self._progress(len(data))
+        if full:
+            self._submit(full)
+
+    def finish(self) -> None:
+        """Until all is sent."""
+        if self._batch:
+            self._submit(self._batch)
+        self._pool.shutdown()
+        if self._error:
+            raise self._error
+
+    def _submit(self, batch: list[tuple[str, Data]]) -> None:
+        self._room.acquire()
+        self._pool.submit(self._send, batch)
+
+    def _send(self, batch: list[tuple[str, Data]]) -> None:
+        from shoal.store.transfer import with_retries
+
+        try:
+            if self._error is None:
+                sent = with_retries(lambda: self._send_lacking(batch))
+                with self._lock:
+                    self.sent += sent
+                self._progress(sum(len(data) for _, data in batch))
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._room.release()
+
+    def _send_lacking(self, batch: list[tuple[str, Data]]) -> int:
+        lacking = self._store.missing([name for name, _ in batch])
+        todo = [(name, data) for name, data in batch if name in lacking]
+        size = sum(len(data) for _, data in todo)
+        start = self._clock()
+        if todo:
+            self._store.send(todo)
+        # What is already there costs a question only, and large batches ask fewer.
+        fitting = size / max(self._clock() - start, 1e-3) * REQUEST_S if size else LARGEST
+        with self._lock:
+            self._target = round(min(max((self._target + fitting) / 2, SMALLEST), LARGEST))
+        return size

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.store.pack import Entry, PackedTree, Progress
 
 EXPORT_TIMEOUT_S = 86_400.0
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".distcp", ".npz", ".pkl", ".h5", ".onnx", ".gguf")
 
 
 class Checkpoints(WorkspaceNoun):
@@ -41,6 +42,19 @@ class Checkpoints(WorkspaceNoun):
     def list(self, job: str | None = None) -> list[CheckpointView]:
         """Of the workspace or of one job, oldest first."""
         return self._http.fetch(list[CheckpointView], self._path("checkpoints"), job=job)
+
+    def newest(self, job: str) -> dict[int, CheckpointView]:
+        """Of each of a job's nodes the newest one that is sound, by node.
+
+        Files directly in the output directory count only if there are weights among them or nothing else is there: they
+        may be no more than logs.
+        """
+        newest: dict[int, CheckpointView] = {}
+        for view in self.list(job):
+            node = view.node or 0
+            if not view.damaged and (node not in newest or self._is_model(view)):
+                newest[node] = view
+        return newest
 
     def get(self, checkpoint: str) -> CheckpointView:
         return self._http.fetch(CheckpointView, self._checkpoint(checkpoint))
@@ -93,6 +107,11 @@ class Checkpoints(WorkspaceNoun):
 
     def delete(self, checkpoint: str) -> None:
         self._http.send("DELETE", self._checkpoint(checkpoint))
+
+    def _is_model(self, view: CheckpointView) -> bool:
+        if view.name != "." or view.inference_ready or view.step is not None:
+            return True
+        return any(file.path.lower().endswith(WEIGHTS) for file in self.manifest(view.id).files)
 
     def _checkpoint(self, checkpoint: str, *parts: str) -> str:
         return self._path("checkpoints", segment(checkpoint), *parts)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_GB = 20.0
 DISK_RESERVE = 1 << 30
 """Bytes of the disk the cache leaves free for others."""
-_UNIT = 64 << 10
+_UNIT = 4 << 10
 """Bytes written per byte of the file that counts them."""
 _STRAY_S = 3600.0
 _TOUCH_S = 60.0

@@ -70,20 +70,20 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
         reference, _slash, inside = path.partition("/")
         if not path:
             available = [d for d in self._site.remote.datasets() if d.status == DatasetStatus.AVAILABLE]
-            found = [_info(name, None) for name in sorted({d.name for d in available})]
+            names = sorted({d.name for d in available})
         elif inside in self._tree(reference).files:
-            found = [self.info(path)]
+            names = [path]
         else:
-            found = [_info(f"{reference}/{name}", size) for name, size in self._tree(reference).listing(inside)]
-        return found if detail else [entry["name"] for entry in found]
+            names = [f"{reference}/{name}" for name in self._tree(reference).listing(inside)]
+        return [_folder(name) if not path else self.info(name) for name in names] if detail else names
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
         reference, _slash, inside = path.partition("/")
         if not path:
-            return _info("", None)
+            return _folder("")
         tree = self._tree(reference)
-        return _info(path, None if inside in tree.folders else tree.file(inside).size)
+        return _folder(path) if inside in tree.folders else _file(path, tree.file(inside))
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -92,11 +92,11 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if maxdepth is not None or withdirs or not reference:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         found = {
-            f"{reference}/{name}": _info(f"{reference}/{name}", file.size)
+            f"{reference}/{name}": file
             for name, file in self._tree(reference).files.items()
             if not inside or name == inside or name.startswith(f"{inside}/")
         }
-        return found if detail else list(found)
+        return {name: _file(name, file) for name, file in found.items()} if detail else list(found)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         file = self._file(path)
@@ -166,8 +166,12 @@ class _Raw(io.RawIOBase):
         return len(data)
 
 
-def _info(name: str, size: int | None) -> dict[str, Any]:
-    return {"name": name, "size": size or 0, "type": "directory" if size is None else "file"}
+def _file(name: str, file: FileChunks) -> dict[str, Any]:
+    return {"name": name, "size": file.size, "type": "file", "ETag": file.tag}
+
+
+def _folder(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}
 
 
 fsspec.register_implementation(PROTOCOL, ShoalFileSystem, clobber=True)

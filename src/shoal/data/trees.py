@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from bisect import bisect_right
@@ -31,6 +32,11 @@ class FileChunks:
     def _ends(self) -> list[int]:
         return list(accumulate(c.size for c in self._chunks))
 
+    @cached_property
+    def tag(self) -> str:
+        """Differs where the content does."""
+        return hashlib.blake2b(b"".join(bytes.fromhex(c.hash) for c in self._chunks), digest_size=16).hexdigest()
+
     def covering(self, start: int, end: int) -> tuple[Sequence[Chunk], int]:
         """The chunks that hold bytes [start, end), and where the first of them begins."""
         first, last = bisect_right(self._ends, start), bisect_right(self._ends, end - 1)
@@ -49,16 +55,17 @@ class Tree:
         """NAME@VERSION."""
         entries = sorted(manifest.files, key=lambda f: f.path)
         self.files = {f.path: FileChunks(f.size, f.chunks) for f in entries}
-        self.folders: dict[str, dict[str, int | None]] = {"": {}}
-        for path, file in self.files.items():
-            self._place(path, file.size)
+        self.folders: dict[str, set[str]] = {"": set()}
+        """Names of what lies directly in each."""
+        for path in self.files:
+            self._place(path)
 
-    def listing(self, folder: str) -> list[tuple[str, int | None]]:
-        """(path, size) of what lies directly in a folder; a folder's size is None."""
+    def listing(self, folder: str) -> list[str]:
+        """Paths of what lies directly in a folder."""
         if folder not in self.folders:
             raise FileNotFoundError(f"There is no '{folder}' in dataset '{self.pinned}'.")
         prefix = f"{folder}/" if folder else ""
-        return [(prefix + name, size) for name, size in sorted(self.folders[folder].items())]
+        return [prefix + name for name in sorted(self.folders[folder])]
 
     def file(self, path: str) -> FileChunks:
         if path in self.files:
@@ -67,12 +74,12 @@ class Tree:
             raise IsADirectoryError(f"'{path}' in dataset '{self.pinned}' is a folder.")
         raise FileNotFoundError(f"There is no file '{path}' in dataset '{self.pinned}'.")
 
-    def _place(self, path: str, size: int | None) -> None:
+    def _place(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
         if folder not in self.folders:
-            self.folders[folder] = {}
-            self._place(folder, None)
-        self.folders[folder][name] = size
+            self.folders[folder] = set()
+            self._place(folder)
+        self.folders[folder].add(name)
 
 
 class Site:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,7 +183,8 @@ class _Hasher:
         self._hashers.shutdown(cancel_futures=True)
 
     def run(self, entries: list[Entry]) -> list[FileEntry]:
-        return [made for group in self._walkers.map(self._group, _groups(entries)) for made in group]
+        running = [self._walkers.submit(self._group, group) for group in _groups(entries)]
+        return [made for group in as_completed(running) for made in group.result()]
 
     def _group(self, entries: list[Entry]) -> list[FileEntry]:
         return [self._file(entry) for entry in entries]

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select, update
 
 from shoal.core.agents import TOKEN_HEADER
-from shoal.core.artifacts import Manifest
+from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet
@@ -120,6 +120,8 @@ ROUTES = {
     f"GET {W}/checkpoints/{{checkpoint}}": member(*VIEW, foreign="checkpoint"),
     f"DELETE {W}/checkpoints/{{checkpoint}}": member(*WORK, foreign="checkpoint"),
     f"GET {W}/checkpoints/{{checkpoint}}/manifest": member(*VIEW, foreign="checkpoint"),
+    f"GET {W}/checkpoints/{{checkpoint}}/archive": member(*VIEW, foreign="checkpoint"),
+    f"GET {W}/checkpoints/{{checkpoint}}/files/{{path}}": member(*VIEW, foreign="checkpoint"),
     f"POST {W}/checkpoints/{{checkpoint}}/keep": member(*WORK, {"keep": True}, foreign="checkpoint"),
     f"POST {W}/jobs": member(*WORK, {"name": "j2", "entry": ["train.py"], "source_id": "<source>"}, foreign="source_id"),
     f"GET {W}/jobs": member(*VIEW),
@@ -127,6 +129,7 @@ ROUTES = {
     f"DELETE {W}/jobs/{{job}}": member(*WORK, foreign="job"),
     f"POST {W}/jobs/{{job}}/stop": member(*WORK, foreign="job"),
     f"POST {W}/jobs/{{job}}/resume": member(*WORK, foreign="job"),
+    f"GET {W}/jobs/{{job}}/checkpoint-archive": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/logs": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/follow": member(*VIEW, foreign="job"),
     "POST /agent/join": agent(JOIN),
@@ -145,6 +148,7 @@ ANSWERS = {
     f"DELETE {W}/members/{{member}}": 409,  # the last owner stays
     f"POST {W}/sources/git": 422,  # not a URL to fetch from
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
+    f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none
     "POST /agent/segments/{stream}": 422,  # not zstd
 }
 """Where the right answer to one who may is not a success."""
@@ -175,7 +179,8 @@ def populate(ctx):
     jobs = add_job(ctx, owner), add_job(ctx, other, text=b"print('another')\n")
     available, upload = (datasets.begin(ctx, access, DatasetBegin(name=name)).id for name in ("thing", "upload"))
     datasets.commit(ctx, access, available, Manifest(files=[]))
-    checkpoint = checkpoints.push(ctx, access, CheckpointPush(name="thing", manifest=Manifest(files=[]))).checkpoint.id
+    weights = Manifest(files=[FileEntry(path="weights.bin", size=0, chunks=[])])
+    checkpoint = checkpoints.push(ctx, access, CheckpointPush(name="thing", manifest=weights)).checkpoint.id
     tokens = {
         "revoked key": add_key(ctx, owner, "revoked", revoked=True),
         "expired key": add_key(ctx, owner, "expired", life=timedelta(seconds=-1)),
@@ -196,7 +201,7 @@ def populate(ctx):
     chunk = ctx.store.get_manifest(source.manifest_id).files[0].chunks[0].hash
     ids = {"workspace": owner.workspace_id, "key": owner.key_id, "member": owner.user_id, "name": "thing", "host": "thing",
            "job": jobs[0], "hash": chunk, "stream": "log", "dataset": available, "upload": upload, "checkpoint": checkpoint,
-           "manifest": source.manifest_id, "source": source.id}  # fmt: skip
+           "manifest": source.manifest_id, "source": source.id, "path": "weights.bin"}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
 
 
@@ -289,9 +294,9 @@ def test_every_route_has_a_row_and_every_row_a_route(ctx):
 
 
 def test_every_path_parameter_is_either_foreign_or_knowingly_not():
-    """A new `{thing}` in a path must say what another tenant gets for it."""
+    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing."""
     for route, row in ROUTES.items():
-        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace"}
+        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path"}
         if row.who != "agent":
             assert names == ({row.foreign} & names), route
 

@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shoal.core.errors import InvalidSpec, NotFound, Refused, ShoalError, SourceTooLarge, TimedOut, Unreachable
-from shoal.server.services.fetching import BadStatus, Fetcher
+from shoal.server.services.fetching import Fetcher
+from shoal.server.services.import_answers import BadStatus
 from shoal.server.services.import_guard import Guard, Stopped, is_public
 from shoal.server.services.import_part import PartFile
 
@@ -241,11 +242,12 @@ def test_a_broken_connection_is_gone_on_from_where_it_broke(web, tmp_path):
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 def test_without_a_strong_etag_it_starts_over(web, tmp_path, etag):
     web.pages["/f"] = serving(DATA, etag=etag, cut_at=[1_000_000])
-    counted = []
+    counted, expected = [], []
     with fetching() as made:
-        made.fetch(f"{web.url}/f", tmp_path / "f", progress=counted.append)
+        made.fetch(f"{web.url}/f", tmp_path / "f", progress=counted.append, expect=expected.append)
     assert (tmp_path / "f").read_bytes() == DATA
     assert sum(counted) == len(DATA)
+    assert expected == [len(DATA)] * 2
     assert [request.offset for request in web.seen] == [None, None]
 
 

@@ -177,7 +177,7 @@ def test_ctrl_c_is_heard_while_the_remote_is_slow(
 ) -> None:
     monkeypatch.setattr(transfer, "_BATCH_COUNT", 1)
     slow = threading.Event()
-    monkeypatch.setattr(remote, "send", lambda chunks: slow.wait(1) and 0)
+    monkeypatch.setattr(remote, "send", lambda chunks: slow.wait(0.2) and 0)
     calls = iter(range(10**6))
 
     def interrupt(_: int) -> None:

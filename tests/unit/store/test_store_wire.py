@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.core.errors import Corrupt
 from shoal.store.codec import PLAIN, ZSTD, decode, encode
 from shoal.store.hashing import MAX_CHUNK, chunk_hash
-from shoal.store.wire import decode_frames, encode_frames
+from shoal.store.wire import decode_frames, encode_frames, view_frames
 
 chunk_lists = st.lists(
     st.one_of(st.binary(max_size=200), st.builds(lambda n: b"ab" * n, st.integers(0, 5000))), max_size=6
@@ -30,12 +30,13 @@ def test_chunks_come_back_whatever_the_size_of_the_pieces(datas: list[bytes], pi
     pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
     assert list(decode_frames(pieces)) == named(datas)
     assert list(decode_frames(io.BytesIO(body))) == named(datas)
+    assert [(name, bytes(data)) for name, data in view_frames([body])] == named(datas)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=3), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_body_cut_anywhere_inside_a_frame_is_an_error(datas: list[bytes], data: st.DataObject) -> None:
-    frames = list(encode_frames(named(datas)))
+    frames = [b"".join(encode_frames([chunk])) for chunk in named(datas)]
     body = b"".join(frames)
     whole = {sum(map(len, frames[:n])) for n in range(len(frames) + 1)}
     cut = data.draw(st.integers(0, len(body)).filter(lambda n: n not in whole))
@@ -103,3 +104,8 @@ def test_an_unknown_codec_is_refused() -> None:
 def test_a_chunk_above_the_limit_is_not_sent() -> None:
     with pytest.raises(Corrupt, match="limit"):
         list(encode_frames([("0" * 64, bytes(MAX_CHUNK + 1))]))
+
+
+def test_small_chunks_travel_in_large_pieces() -> None:
+    pieces = list(encode_frames(named([os.urandom(1000) for _ in range(3000)])))
+    assert len(pieces) == 3

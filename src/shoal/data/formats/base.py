@@ -14,8 +14,9 @@ import zstandard
 from shoal.data.source import File, Source
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64 << 10, 4 << 20
-BLOCKS = 1024
-"""Blocks a dataset is cut into where its files can be cut and neither bound is met. Part of the order's meaning."""
+BLOCKS = 192
+"""Blocks a dataset is cut into where its files can be cut and neither bound is met: four rows, of blocks that are soon larger
+than chunks, so that readers of different blocks fetch different bytes. Part of the order's meaning."""
 _BLOCK = 128 << 10
 COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 

@@ -1,8 +1,11 @@
-"""Checkpoints: list, look, fetch, push, keep, export, delete."""
+"""Checkpoints: list, look, fetch, download, push, keep, export, delete."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+from fastapi.responses import StreamingResponse
 
 from shoal.core.checkpoints import (
     CheckpointCommitted,
@@ -13,7 +16,7 @@ from shoal.core.checkpoints import (
 )
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import checkpoints, exports
+from shoal.server.services import checkpoints, downloads, exports
 
 router = APIRouter(prefix="/workspaces/{workspace}/checkpoints", tags=["checkpoints"])
 
@@ -30,10 +33,26 @@ def push(ctx: Ctx, access: Worker, request: CheckpointPush) -> CheckpointCommitt
     return checkpoints.push(ctx, access, request)
 
 
+@router.get("/{checkpoint}/files/{path:path}")
+def download_file(
+    ctx: Ctx, access: Viewer, checkpoint: str, path: str, range: Annotated[str | None, Header()] = None
+) -> StreamingResponse:
+    """One file of a checkpoint (by id or the name it was pushed under). A Range header continues a download."""
+    found = downloads.file(ctx, access, checkpoint, path, range)
+    return StreamingResponse(found.body, found.status, found.headers, found.media_type)
+
+
 @router.get("/{checkpoint:path}/manifest")
 def manifest(ctx: Ctx, access: Viewer, checkpoint: str) -> Response:
     """The manifest: files and the chunks they are made of."""
     return Response(checkpoints.manifest(ctx, access, checkpoint), media_type="application/json")
+
+
+@router.get("/{checkpoint:path}/archive")
+def download_archive(ctx: Ctx, access: Viewer, checkpoint: str) -> StreamingResponse:
+    """All files of a checkpoint as a zip."""
+    found = downloads.archive(ctx, access, checkpoint)
+    return StreamingResponse(found.body, found.status, found.headers, found.media_type)
 
 
 @router.post("/{checkpoint:path}/keep")

@@ -12,8 +12,8 @@ from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.services import downloads, jobs, streams
 from shoal.server.services import follow as following
-from shoal.server.services import jobs, streams
 
 router = APIRouter(prefix="/workspaces/{workspace}/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -60,6 +60,13 @@ def resume(ctx: Ctx, access: Worker, job: str) -> JobView:
 def delete(ctx: Ctx, access: Worker, job: str) -> None:
     """Remove a finished job and all it left."""
     jobs.delete(ctx, access, job)
+
+
+@router.get("/{job}/checkpoint-archive")
+def checkpoint_archive(ctx: Ctx, access: Viewer, job: str) -> StreamingResponse:
+    """The files of a job's newest good checkpoint as a zip."""
+    found = downloads.newest_archive(ctx, access, job)
+    return StreamingResponse(found.body, found.status, found.headers, found.media_type)
 
 
 @router.get("/{job}/logs")

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
-from urllib.parse import unquote
 
 import httpx
 
-from shoal.core.artifacts import check_path
-from shoal.core.errors import InvalidSpec, Refused, ShoalError, SourceTooLarge, TimedOut, Unreachable
+from shoal.core.errors import Refused, ShoalError, SourceTooLarge, TimedOut, Unreachable
 from shoal.server.context import Context
+from shoal.server.services.import_answers import (
+    Later,
+    check_status,
+    continues,
+    demand_framing,
+    facts_of,
+    length_of,
+    strong_etag,
+)
 from shoal.server.services.import_guard import PORTS, Guard, PinnedTransport, Stopped, shown
 from shoal.server.services.import_part import PartFile
 from shoal.store.ignore import human_size
@@ -37,23 +42,7 @@ _LONGEST_WAIT_S = 30.0
 _ENOUGH = 1 << 20
 """Bytes of progress after which the count of failures starts again."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
-_COMPRESSED = re.compile(r"\.(gz|tgz|bz2|tbz2|xz|txz|zst|br|z)$", re.I)
 _AGENT = "shoal"
-
-
-class BadStatus(Refused):
-    """The other side answered, but not with what was asked for."""
-
-    def __init__(self, url: httpx.URL, status: int, headers: httpx.Headers):
-        self.status, self.headers = status, headers
-        said = {
-            401: f"{shown(url)} asks to sign in (401).",
-            403: f"{shown(url)} is not open to this server (403).",
-            404: f"There is nothing at {shown(url)} (404).",
-            410: f"There is nothing at {shown(url)} any more (410).",
-        }
-        super().__init__(said.get(status, f"{shown(url)} answered with status {status}."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +86,28 @@ class Fetcher:
         self._transport.close()
 
     def fetch(
-        self, url: str, path: Path, *, headers: Mapping[str, str] | None = None, progress: Progress | None = None
+        self,
+        url: str,
+        path: Path,
+        *,
+        headers: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+        expect: Progress | None = None,
     ) -> Fetched:
-        """Into the file `path`, going on from what an earlier call left there. `progress` may go back when it starts over."""
-        target, report = self.guard.parse(url), progress or (lambda _: None)
+        """Into the file `path`, going on from what an earlier call left there.
+
+        `expect` is told the length where that is known, each time before the bytes are counted from nought.
+        """
+        target, report, expect = self.guard.parse(url), progress or _nobody, expect or _nobody
         with PartFile(path) as part:
+            if part.total is not None:
+                expect(part.total)
             report(part.offset)
             tries = _Tries(shown(target), self._first_wait_s, self._stop)
             while not part.is_complete:
                 try:
-                    self._go_on(target, dict(headers or {}), part, report)
-                except (httpx.TransportError, _Later, Unreachable) as error:
+                    self._go_on(target, dict(headers or {}), part, report, expect)
+                except (httpx.TransportError, Later, Unreachable) as error:
                     tries.failed(error, part.offset, part.total)
             return Fetched(part.offset, part.facts["name"], part.facts["type"])
 
@@ -118,27 +118,31 @@ class Fetcher:
         while True:
             try:
                 with self._answer(target, dict(headers or {})) as response:
-                    body, total = bytearray(), _length(response, target)
+                    body, total = bytearray(), length_of(response, target)
                     self._check_size(total or 0, target)
                     for block in response.iter_raw():
                         body += block
                         self._check_size(len(body), target)
                     return bytes(body), response.headers
-            except (httpx.TransportError, _Later, Unreachable) as error:
+            except (httpx.TransportError, Later, Unreachable) as error:
                 tries.failed(error, 0, None)
 
-    def _go_on(self, target: httpx.URL, headers: dict[str, str], part: PartFile, report: Progress) -> None:
+    def _go_on(
+        self, target: httpx.URL, headers: dict[str, str], part: PartFile, report: Progress, expect: Progress
+    ) -> None:
         """One request and as much of its answer as arrives."""
         if part.offset and part.version:
             headers |= {"Range": f"bytes={part.offset}-", "If-Range": part.version}
         with self._answer(target, headers) as response:
-            if not _continues(response, part, report):
+            if not continues(response, part, report):
                 report(-part.offset)
-                total = _length(response, target)
+                total = length_of(response, target)
                 self._check_size(total or 0, target)
-                part.start(version=_strong_etag(response), total=total, facts=_facts(response, target))
+                part.start(version=strong_etag(response), total=total, facts=facts_of(response, target))
+                if total is not None:
+                    expect(total)
             if part.total is None:
-                _demand_framing(response, target)
+                demand_framing(response, target)
             for block in response.iter_raw():
                 self._check_size(part.offset + len(block), target)
                 part.write(block)
@@ -146,7 +150,7 @@ class Fetcher:
         if part.total is None or part.offset == part.total:
             part.finish()
         else:
-            raise _Later("it sent less than it announced")
+            raise Later("it sent less than it announced")
 
     @contextmanager
     def _answer(self, target: httpx.URL, headers: dict[str, str]) -> Iterator[httpx.Response]:
@@ -160,7 +164,7 @@ class Fetcher:
                 if response.status_code in _REDIRECTS and "location" in response.headers:
                     url = self._next(url, response.headers["location"])
                     continue
-                _check_status(response, target)
+                check_status(response, target)
                 yield response
                 return
             finally:
@@ -184,14 +188,6 @@ class Fetcher:
             )
 
 
-class _Later(Exception):
-    """The same request may succeed later."""
-
-    def __init__(self, text: str, wait_s: float | None = None):
-        super().__init__(text)
-        self.wait_s = wait_s
-
-
 class _Tries:
     """Counts failures that brought nothing, and waits longer after each."""
 
@@ -206,7 +202,7 @@ class _Tries:
         if self._count >= _TRIES or "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise self._final(error, offset, total) from error
         wait_s = self._first_wait_s * 2 ** (self._count - 1) * random.uniform(0.5, 1.0)  # noqa: S311  spreads retries
-        if isinstance(error, _Later) and error.wait_s is not None:
+        if isinstance(error, Later) and error.wait_s is not None:
             wait_s = error.wait_s
         logger.info("%s: %s; next try in %.1f s", self._what, error, wait_s)
         pause(min(wait_s, _LONGEST_WAIT_S), self._stop)
@@ -224,85 +220,16 @@ class _Tries:
         return Unreachable(f"{self._what} cannot be fetched: {_one_line(error)}.")
 
 
+def _nobody(_: int) -> None:
+    return None
+
+
 def pause(seconds: float, stop: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if stop():
             raise Stopped
         time.sleep(min(0.2, left))
-
-
-def _check_status(response: httpx.Response, target: httpx.URL) -> None:
-    status = response.status_code
-    if status in _LATER:
-        after = response.headers.get("retry-after", "")
-        raise _Later(f"it answered with status {status}", float(after) if re.fullmatch(r"\d{1,6}", after) else None)
-    if status == 416 or (status == 206 and "content-range" not in response.headers):
-        return  # judged by _continues
-    if status not in (200, 206):
-        raise BadStatus(target, status, response.headers)
-
-
-def _continues(response: httpx.Response, part: PartFile, report: Progress) -> bool:
-    """Whether this is the rest of what we have. 200 means it changed, or that parts are not to be had."""
-    if response.status_code == 200:
-        return False
-    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("content-range", ""))
-    fits = (
-        match is not None
-        and response.status_code == 206
-        and part.offset > 0
-        and int(match[1]) == part.offset
-        and (match[2] == "*" or part.total in (None, int(match[2])))
-        and response.headers.get("etag", part.version) == part.version
-    )
-    if not fits:
-        report(-part.offset)
-        part.start(version=None, total=None)
-        raise _Later("it answered with another part than was asked for")
-    if match is not None and match[2] != "*":
-        part.total = int(match[2])
-    return True
-
-
-def _length(response: httpx.Response, target: httpx.URL) -> int | None:
-    """The announced length of a whole body; None if it is framed in chunks."""
-    if response.status_code != 200:
-        raise _Later(f"it answered with status {response.status_code}")
-    _demand_framing(response, target)
-    length = response.headers.get("content-length", "")
-    return int(length) if length.isdigit() and "transfer-encoding" not in response.headers else None
-
-
-def _demand_framing(response: httpx.Response, target: httpx.URL) -> None:
-    if "content-length" not in response.headers and "transfer-encoding" not in response.headers:
-        raise Refused(
-            f"{shown(target)} does not say how long it is, so a torn copy could not be told from a whole one."
-        )
-
-
-def _strong_etag(response: httpx.Response) -> str | None:
-    etag = response.headers.get("etag", "")
-    return etag if re.fullmatch(r'"[!#-~]*"', etag) else None
-
-
-def _facts(response: httpx.Response, target: httpx.URL) -> dict[str, str]:
-    name = _file_name(response, target)
-    coding = response.headers.get("content-encoding", "identity").lower()
-    if coding not in ("identity", "") and not _COMPRESSED.search(name):
-        raise Refused(f"{shown(target)} is sent compressed ({coding}) although that was not asked for.")
-    return {"name": name, "type": response.headers.get("content-type", "").partition(";")[0].strip().lower()}
-
-
-def _file_name(response: httpx.Response, target: httpx.URL) -> str:
-    header = Message()
-    header["content-disposition"] = response.headers.get("content-disposition", "")
-    for name in (header.get_filename(), unquote(target.path).rstrip("/").rpartition("/")[2]):
-        try:
-            return check_path((name or "").replace("\\", "/").rpartition("/")[2])
-        except (InvalidSpec, UnicodeError):
-            continue
-    return "data"
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:

@@ -18,7 +18,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, NotFound, Refused
 from shoal.server.context import Context
-from shoal.server.services.fetching import BadStatus, fetcher
+from shoal.server.services.fetching import fetcher
+from shoal.server.services.import_answers import BadStatus
 from shoal.server.services.import_guard import PORTS
 from shoal.server.services.import_plan import Plan, RemoteFile, make_plan
 from shoal.store.pack import Progress

@@ -21,7 +21,7 @@ from shoal.store.materialize import remove_tree
 from shoal.store.pack import Progress
 
 Total = Callable[[int], None]
-"""Told how many bytes there are in all, once that is known."""
+"""Told how many bytes there are in all, once that is known; they are counted from nought from there."""
 
 _PLANS = 3
 
@@ -76,7 +76,7 @@ class HttpSource(Source):
     def bring(self, work: Path, keys: Mapping[str, str], progress: Progress, total: Total) -> dict[str, str]:
         tree, download = work / "tree", work / "download"
         with fetcher(self.ctx, max_bytes=self.max_bytes) as fetching:
-            fetched = fetching.fetch(self.url, download, progress=progress)
+            fetched = fetching.fetch(self.url, download, progress=progress, expect=total)
         self._refuse_page(fetched)
         for left in (tree, work / "archive", *work.glob(".tree.*.tmp")):
             remove_tree(left)

@@ -163,8 +163,9 @@ def _import(ctx: Context, access: Access, dataset_id: str, work: Path) -> None:
 
 def _commit(ctx: Context, access: Access, dataset_id: str, packed: PackedTree, report: _Report) -> None:
     hashes = list(chunk_hashes(packed.manifest))
-    lacking = ctx.store.missing(hashes)
-    check_room(ctx.layout.store_dir, sum(packed.where[name][2] for name in lacking))
+    if not ctx.settings.store:  # it is on this machine's disk
+        lacking = ctx.store.missing(hashes)
+        check_room(ctx.layout.store_dir, sum(packed.where[name][2] for name in lacking))
     for _ in range(_COMMITS):
         upload(packed, ctx.store, progress=report.look)
         for at in range(0, len(hashes), _OWN_AT_ONCE):

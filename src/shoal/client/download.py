@@ -1,0 +1,93 @@
+"""`shoal.download_checkpoint`: a job's checkpoint on any machine, with nothing but the job's id and a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shoal.client.client import Client
+from shoal.client.config import find_target
+from shoal.core.checkpoints import CheckpointView
+from shoal.core.errors import NotFound, NotSignedIn
+from shoal.core.settings import Layout
+
+
+def download_checkpoint(
+    job_id: str,
+    token: str | None = None,
+    *,
+    url: str | None = None,
+    destination: str | Path | None = None,
+    checkpoint: str | None = None,
+    workspace: str | None = None,
+) -> Path:
+    """Download the newest checkpoint of a job, and return the folder it is in.
+
+    `job_id` is the job's id, or its name. `token` is an API key (default: SHOAL_API_KEY, else what `shoal login` left).
+    `url` is the server (default: SHOAL_URL, else that of `shoal login`, else the private one of this machine).
+    `destination` is the folder to write to (default: one named after job and checkpoint, here); called again, it fetches
+    only what is not there yet. `checkpoint` names another one than the newest, by id or name. The job is looked for in
+    `workspace`, or in all you are a member of.
+
+    Raises a `shoal.core.errors.ShoalError` that says what is wrong: NotFound, NotSignedIn, Unreachable, Corrupt …
+    """
+    where, key = _server(url, token)
+    with Client(where, key) as client:
+        spaces = [workspace] if workspace else _spaces(client, job_id)
+    for space in spaces:
+        with Client(where, key, space) as client:
+            try:
+                chosen = _choose(client, job_id, checkpoint)
+            except NotFound as error:
+                if error.details.get("job") == job_id:
+                    raise
+                continue
+            folder = Path(destination) if destination is not None else Path(_folder_name(chosen))
+            return client.checkpoints.fetch(chosen.id, folder, force=True).path
+    raise NotFound(f"There is no job '{job_id}' in any workspace this key can see.", hint="shoal training list")
+
+
+def _server(url: str | None, token: str | None) -> tuple[str, str]:
+    from shoal.client.local import owner_key, running_server
+
+    layout = Layout()
+    target = find_target(layout, url=url)
+    key = token or target.key
+    record = running_server(layout) if target.url is None or key is None else None
+    is_own = record is not None and target.url in (None, record.url.rstrip("/"))
+    where = target.url or (record.url if record else None)
+    if where is None:
+        raise NotFound("No server is given, and none runs on this machine.", hint="Pass url=…, or set SHOAL_URL.")
+    if key is None and record is not None and is_own and record.private:
+        key = owner_key(layout, record)
+    if key is None:
+        raise NotSignedIn("No key is given.", hint="Pass token=…, or set SHOAL_API_KEY.")
+    return where, key
+
+
+def _spaces(client: Client, job_id: str) -> list[str]:
+    """Ids, so that two workspaces of one name are told apart; the usual one first."""
+    usual = find_target(Layout()).workspace
+    found = sorted(client.workspaces.list(), key=lambda w: w.name != usual)
+    if not found:
+        raise NotFound(f"There is no job '{job_id}' here: this key sees no workspace.")
+    return [w.id for w in found]
+
+
+def _choose(client: Client, job_id: str, wanted: str | None) -> CheckpointView:
+    """The one asked for, else the newest; of what several nodes wrote the first node's, where the model is saved."""
+    if wanted is None:
+        newest = client.checkpoints.newest(job_id)
+        found = [newest[min(newest)]] if newest else []
+    else:
+        named = [c for c in client.checkpoints.list(job_id) if wanted in (c.id, c.name)]
+        found = [c for c in named if not c.damaged and (c.node or 0) == min(n.node or 0 for n in named)]
+    if not found:
+        what = f"checkpoint '{wanted}'" if wanted else "checkpoint (yet)"
+        hint = f"shoal training checkpoints {job_id}"
+        raise NotFound(f"Job '{job_id}' has no {what}.", hint=hint, details={"job": job_id})
+    return found[-1]
+
+
+def _folder_name(view: CheckpointView) -> str:
+    parts = (view.job or view.job_id, view.name if view.name != "." else None)
+    return "-".join(part.replace("/", "-") for part in parts if part)
