@@ -73,7 +73,8 @@ def _tell(pushed: Pushed) -> None:
     dataset = pushed.dataset
     out.line(f"{dataset.name}@{dataset.version}")
     if pushed.unchanged:
-        out.say(f"Unchanged: this is version {dataset.version} ({_extent(dataset)}).")
+        healed = f" {size(pushed.sent)} of it was not on the server any more and has been sent." if pushed.sent else ""
+        out.say(f"Unchanged: this is version {dataset.version} ({_extent(dataset)}).{healed}")
     else:
         new = "New version" if dataset.version > 1 else "Version"
         out.say(f"{new} {dataset.version}: {_extent(dataset)} ({size(pushed.sent)} sent).")

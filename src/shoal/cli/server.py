@@ -59,7 +59,7 @@ def start(
         command = [*local.server_command(layout), *arguments]
         sys.stdout.flush()
         os.execve(command[0], command, local.server_environment(layout))  # noqa: S606
-    started = _start(layout, host, port, slots)
+    started = _start(layout, host, port, slots, store)
     word = "Started the server" if started.is_new else "The server is already running"
     out.show(_facts(layout), lambda: out.say(f"{word} at {started.record.url} (pid {started.record.pid})."))
 
@@ -187,12 +187,12 @@ def _arguments(host: str | None, port: int | None, slots: int | None, store: str
     return [part for name, value in given.items() if value is not None for part in (name, str(value))]
 
 
-def _start(layout: Layout, host: str | None, port: int | None, slots: int | None) -> Started:
+def _start(layout: Layout, host: str | None, port: int | None, slots: int | None, store: str | None = None) -> Started:
     """Start it, or start it anew if a private one runs with another number of slots: jobs outlive that."""
     from shoal.client import local
     from shoal.core.settings import ServerSettings
 
-    started = local.start_server(layout, _arguments(host, port, slots))
+    started = local.start_server(layout, _arguments(host, port, slots, store))
     if started.is_new:
         return started
     has = ServerSettings.load(layout).slots
@@ -200,8 +200,8 @@ def _start(layout: Layout, host: str | None, port: int | None, slots: int | None
         out.say(f"The server runs with {has or 'the default number of'} slots; starting it anew with {slots}.")
         out.dim("Running jobs go on meanwhile.")
         local.stop_server(layout)
-        return local.start_server(layout, _arguments(host, port, slots))
-    if ignored := _arguments(host, port, None if slots == has else slots):
+        return local.start_server(layout, _arguments(host, port, slots, store))
+    if ignored := _arguments(host, port, None if slots == has else slots, store):
         out.warn(
             f"The server was running already, so {' '.join(ignored)} changed nothing. "
             f"For new settings: {out.prog} server stop, then start it with them."
