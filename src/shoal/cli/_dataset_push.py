@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from shoal.cli._output import out
 from shoal.cli._session import connect
 from shoal.cli._transfer import INTERRUPTED, TransferBar
 from shoal.core.errors import Refused
+from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
     from shoal.client.datasets import Pushed
@@ -20,12 +22,17 @@ if TYPE_CHECKING:
 
 
 def push_files(name: str, paths: Sequence[Path], *, unpack: bool, follow_links: bool) -> int:
+    from shoal.store.known import KnownFiles
+
     with (
         gather(paths, unpack=unpack, follow_links=follow_links) as gathered,
         connect() as client,
+        closing(KnownFiles(Layout().cache_dir / "hashed-files.db")) as known,
         TransferBar("Pushing", gathered.size, on_interrupt=CONTINUES) as bar,
     ):
-        pushed = client.datasets.push(name, gathered.entries, gathered.origin, bar.add)
+        # What was unpacked to be pushed is never seen again.
+        lasting = None if gathered.origin["kind"] == "archive" else known
+        pushed = client.datasets.push(name, gathered.entries, gathered.origin, bar.add, known=lasting)
     shown = pushed.dataset.model_dump(mode="json") | {"unchanged": pushed.unchanged, "sent": pushed.sent}
     out.show(shown, lambda: _tell(pushed))
     return 0

@@ -14,6 +14,7 @@ from shoal.core.errors import Refused
 
 if TYPE_CHECKING:
     from shoal.store.hashing import Data
+    from shoal.store.known import KnownFiles
     from shoal.store.pack import Entry, PackedTree, Progress
 
 COMMIT_TRIES = 5
@@ -37,11 +38,13 @@ def send_tree(
     tree: PackedTree | Sequence[Entry],
     commit: Callable[[PackedTree], list[str]],
     progress: Progress | None = None,
+    known: KnownFiles | None = None,
 ) -> Sent:
     """Send what the server lacks of a tree, then commit it; entries are packed and sent in one pass over their files.
 
     `commit` tells what is still missing: what the server had may be collected between its answer and the commit.
-    `progress` counts what the server has, and may raise to stop everything.
+    `progress` counts what the server has, and may raise to stop everything. Files that are `known` are read only where the
+    server lacks something of them.
     """
     from shoal.store.pack import PackedTree
     from shoal.store.transfer import upload
@@ -49,7 +52,7 @@ def send_tree(
     if isinstance(tree, PackedTree):
         packed, sent = tree, upload(tree, store, progress=progress)
     else:
-        packed, sent = _pack_and_send(list(tree), store, progress or (lambda _: None))
+        packed, sent = _pack_and_send(list(tree), store, progress or (lambda _: None), known)
     for _ in range(COMMIT_TRIES):
         if not commit(packed):
             return Sent(packed, sent)
@@ -57,7 +60,9 @@ def send_tree(
     raise Refused("The server keeps losing parts of what is sent. Try again.", hint="shoal store check")
 
 
-def _pack_and_send(entries: list[Entry], store: Store, progress: Progress) -> tuple[PackedTree, int]:
+def _pack_and_send(
+    entries: list[Entry], store: Store, progress: Progress, known: KnownFiles | None
+) -> tuple[PackedTree, int]:
     from shoal.store.pack import pack_entries
 
     def take_back(num_bytes: int) -> None:
@@ -65,9 +70,22 @@ def _pack_and_send(entries: list[Entry], store: Store, progress: Progress) -> tu
             progress(num_bytes)
 
     with Sender(store, progress) as sender:
-        packed = pack_entries(entries, progress=take_back, sink=sender.take)
+        packed = pack_entries(entries, progress=take_back, sink=sender.take, abort=sender.abort, known=known)
+        _send_unread(packed, store, sender, progress)
         sender.finish()
     return packed, sender.sent
+
+
+def _send_unread(packed: PackedTree, store: Store, sender: Sender, progress: Progress) -> None:
+    """What the server lacks of files that were not read, as they were known."""
+    from shoal.store.transfer import find_missing
+
+    unread = [f for f in packed.manifest.files if f.path in packed.unread]
+    sizes = {chunk.hash: chunk.size for file in unread for chunk in file.chunks}
+    lacking = find_missing(store, sizes)
+    progress(sum(f.size for f in unread) - sum(sizes[name] for name in lacking))
+    for name in lacking:
+        sender.take(name, memoryview(packed.read(name)))
 
 
 class Sender:
@@ -92,13 +110,16 @@ class Sender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._error = self._error or InterruptedError()
+        self.abort()
         self._pool.shutdown(cancel_futures=True)
+
+    def abort(self) -> None:
+        """Let go of all who wait here."""
+        self._error = self._error or InterruptedError("The push was given up.")
 
     def take(self, name: str, data: memoryview) -> None:
         """A chunk, from any thread. Its bytes are kept until they are sent."""
-        if self._error:
-            raise self._error
+        self._check()
         with self._lock:
             is_new = name not in self._seen
             full: list[tuple[str, Data]] = []
@@ -118,19 +139,23 @@ class Sender:
         if self._batch:
             self._submit(self._batch)
         self._pool.shutdown()
-        if self._error:
-            raise self._error
+        self._check()
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
-        self._room.acquire()
+        while not self._room.acquire(timeout=0.1):
+            self._check()
         self._pool.submit(self._send, batch)
+
+    def _check(self) -> None:
+        if self._error:
+            raise self._error
 
     def _send(self, batch: list[tuple[str, Data]]) -> None:
         from shoal.store.transfer import with_retries
 
         try:
             if self._error is None:
-                sent = with_retries(lambda: self._send_lacking(batch))
+                sent = with_retries(lambda: self._send_lacking(batch), before_retry=self._check)
                 with self._lock:
                     self.sent += sent
                 self._progress(sum(len(data) for _, data in batch))

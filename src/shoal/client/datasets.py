@@ -28,6 +28,7 @@ from shoal.core.errors import Internal, ShoalError
 if TYPE_CHECKING:
     from shoal.client._fetch import Fetched
     from shoal.core.artifacts import FileEntry, Manifest
+    from shoal.store.known import KnownFiles
     from shoal.store.pack import Entry, PackedTree, Progress
 
 PAGE = 10_000
@@ -57,11 +58,13 @@ class Datasets(WorkspaceNoun):
         tree: PackedTree | Sequence[Entry],
         origin: dict[str, str] | None = None,
         progress: Progress | None = None,
+        *,
+        known: KnownFiles | None = None,
     ) -> Pushed:
         """Make a new version of what was packed, or of entries, which are then packed and sent in one pass.
 
         Only what the server lacks is sent, so an interrupted push goes on where it stopped. Its error is told to the
-        server, which shows it with the version; an interruption is not.
+        server, which shows it with the version; an interruption is not. Of `known` files not even the bytes are read.
         """
         wanted = DatasetBegin(name=name, origin=origin or {})
         begun = self._http.call(DatasetView, "POST", self._path("datasets"), wanted)
@@ -72,7 +75,7 @@ class Datasets(WorkspaceNoun):
             return done[-1].missing
 
         try:
-            sent = send_tree(self._store, tree, commit, progress).sent
+            sent = send_tree(self._store, tree, commit, progress, known).sent
         except ShoalError as error:
             self._fail(begun.id, error)
             raise

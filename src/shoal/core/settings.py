@@ -114,6 +114,8 @@ class ServerSettings:
     """Seconds an agent may take from its start to its first word."""
     max_source_mb: int = 512
     """Largest source (code) a job may bring, in MiB; data belongs into datasets."""
+    max_import_gb: int = 200
+    """Largest dataset the server fetches from a URL by itself, in GB."""
     max_archive_ratio: int = 100
     """Largest ratio of unpacked to packed bytes an archive may have."""
     log_rate_kb_s: int = 2048

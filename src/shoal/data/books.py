@@ -1,49 +1,84 @@
-"""Where a pass begins and which rows it has come to, in memory that DataLoader workers share where torch provides it."""
+"""Where a pass begins and places it has come by, in memory that DataLoader workers share where torch provides it."""
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
-from typing import Any
+import zlib
+from typing import Protocol
 
-from shoal.data.epochs import Cursor
+from shoal.data.order import WIDTHS, Place
 
 _SLOTS = 64
-_HEAD = 4
-CELLS = _HEAD + 3 * _SLOTS
+_PLACE = 4 + 2 * WIDTHS[0]
+_HEAD = 2 + _PLACE
+_SLOT = 2 + _PLACE
+CELLS = _HEAD + _SLOTS * _SLOT
 """Integers a book needs."""
 
 
-class Book:
-    """Readers of one pass write the same numbers into the same cells, so none of them has to wait for another."""
+class Cells(Protocol):
+    def get(self, start: int, end: int) -> list[int]: ...
 
-    def __init__(self, cells: MutableSequence[int] | Any):
+    def put(self, start: int, values: list[int]) -> None: ...
+
+
+class ListCells:
+    def __init__(self) -> None:
+        self._values = [0] * CELLS
+
+    def get(self, start: int, end: int) -> list[int]:
+        return self._values[start:end]
+
+    def put(self, start: int, values: list[int]) -> None:
+        self._values[start : start + len(values)] = values
+
+
+class Book:
+    """Readers of one pass note the same places in the same slots, so none of them waits for another."""
+
+    def __init__(self, cells: Cells):
         self._cells = cells
 
-    def begin(self, epoch: int, start: Cursor) -> None:
-        for cell, value in enumerate((epoch, *start)):
-            self._cells[cell] = value
+    def begin(self, epoch: int, position: int, place: Place) -> None:
+        self._cells.put(0, [epoch, position, *flat(place)])
 
     @property
     def epoch(self) -> int:
-        return int(self._cells[0])
+        return self._cells.get(0, 1)[0]
 
     @property
-    def start(self) -> Cursor:
-        return Cursor(*(int(self._cells[cell]) for cell in range(1, _HEAD)))
+    def start(self) -> tuple[int, Place]:
+        """Position of the first sample to give, and a place at or before it."""
+        _, position, *place = self._cells.get(0, _HEAD)
+        return position, unflat(place)
 
-    def enter(self, epoch: int, row: int, row_start: int) -> None:
-        """Note that a row begins there."""
-        cell = _HEAD + 3 * (row % _SLOTS)
-        self._cells[cell] = -1  # not to be read until all three are written
-        self._cells[cell + 1], self._cells[cell + 2] = row, row_start
-        self._cells[cell] = epoch
+    def note(self, epoch: int, place: Place) -> None:
+        values = [epoch, *flat(place)]
+        slot = _HEAD + _SLOT * (place.taken // WIDTHS[0] % _SLOTS)
+        self._cells.put(slot, [_check(values), *values])
 
-    def cursor(self, position: int) -> Cursor:
-        """The position with the last row known to begin at or before it."""
-        best = self.start
-        for slot in range(_SLOTS):
-            epoch, row, row_start = (int(self._cells[_HEAD + 3 * slot + n]) for n in range(3))
-            known = epoch == self.epoch and row % _SLOTS == slot
-            if known and row_start <= position and row > best.row:
-                best = Cursor(position, row, row_start)
-        return best._replace(position=position)
+    def before(self, position: int) -> Place:
+        """The last place known at or before a position of this epoch."""
+        epoch, best = self.epoch, self.start[1]
+        for slot in range(_HEAD, CELLS, _SLOT):
+            check, *values = self._cells.get(slot, slot + _SLOT)
+            if values[0] != epoch or check != _check(values):
+                continue  # of another epoch, or just being written
+            place = unflat(values[1:])
+            if best.at < place.at <= position:
+                best = place
+        return best
+
+
+def flat(place: Place) -> list[int]:
+    """A place as numbers, always as many."""
+    lanes = [number for lane in place.lanes for number in lane]
+    return [place.at, place.turn, place.taken, len(place.lanes), *lanes, *[0] * (_PLACE - 4 - len(lanes))]
+
+
+def unflat(values: list[int]) -> Place:
+    at, turn, taken, lanes = values[:4]
+    return Place(at, turn, taken, tuple((values[n], values[n + 1]) for n in range(4, 4 + 2 * lanes, 2)))
+
+
+def _check(values: list[int]) -> int:
+    return zlib.crc32(repr(values).encode())

@@ -1,113 +1,87 @@
-"""One pass over all blocks: rows of lanes, read ahead, dealt to this reader."""
+"""One pass over all blocks: its order, read a little ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
 
-from shoal.data.order import LANES, Deal, deal_counted, deal_uncounted, permutation
+from shoal.data.order import Deal, Place, permutation, walk, width
 from shoal.data.reader import BlockLane, Reader
 
 _AHEAD = 16
 """Blocks whose first bytes are read before they are needed."""
+_PLANNED = 2048
+"""Samples looked ahead to find them."""
 _UNSHUFFLED_GROUP = 256
 
-
-class Cursor(NamedTuple):
-    """A place in an epoch. Row and row_start may be earlier than they could be; that costs time, never correctness."""
-
-    position: int = 0
-    row: int = 0
-    row_start: int = 0
-    """Position of the row's first sample."""
+Sample = tuple[int, int, Any]
+"""Position, number of the block, raw record."""
 
 
 class Epoch:
-    """The order of one epoch. `entered(row, row_start)` is called when a walk comes to a row."""
-
     def __init__(self, reader: Reader, *, shuffle: bool, seed: int, epoch: int, shuffle_buffer: int):
-        self.reader = reader
+        self._reader = reader
         self._key = (seed, epoch) if shuffle else None
-        self._buffer = shuffle_buffer
-        self._lanes = LANES if shuffle else 1
-        number = len(reader.blocks)
-        self._blocks: Sequence[int] = permutation(number, *self._key, "blocks") if self._key else range(number)
-        self.rows = -(-number // self._lanes)
+        count = len(reader.blocks)
+        self._blocks: Sequence[int] = permutation(count, *self._key, "blocks") if self._key else range(count)
+        self._lanes = width(count) if shuffle else min(1, count)
+        self._group = max(1, shuffle_buffer // max(1, self._lanes)) if shuffle else _UNSHUFFLED_GROUP
 
-    def walk(
-        self, deal: Deal, start: Cursor, entered: Callable[[int, int], None]
-    ) -> Generator[tuple[int, int, Any], None, int]:
-        """(position, block, raw record) of this reader's samples from the cursor on. Returns the epoch's length."""
-        at = start.row_start
-        ahead = _Ahead(self, deal, start)
-        for row in range(start.row, self.rows):
-            entered(row, at)
-            self.reader.index.refresh()
-            ahead.come_to(row, at)
-            lanes, counts = self._row(row, ahead.step), self.counts(row)
-            if counts is not None:
-                for position, lane, turn in deal_counted(counts, at, deal, start.position):
-                    yield position, lanes[lane].number, lanes[lane].get(turn)
-                at += sum(counts)
-            else:
-                at = yield from self._read_uncounted(lanes, at, deal, start.position)
-        return at
+    def samples(
+        self, deal: Deal, place: Place, low: int, note: Callable[[Place], None] = lambda place: None
+    ) -> Generator[Sample, None, int]:
+        """This reader's samples from position `low` on. Returns the epoch's length."""
+        self._reader.index.refresh()
+        if self._reader.index.is_complete:
+            return self._planned(deal, place, low)
+        return self._as_found(deal, place, low, note)
 
-    def _read_uncounted(
-        self, lanes: list[BlockLane], at: int, deal: Deal, low: int
-    ) -> Generator[tuple[int, int, Any], None, int]:
-        dealt = deal_uncounted(lanes, at, deal, low)
+    def _planned(self, deal: Deal, place: Place, low: int) -> Generator[Sample, None, int]:
+        """All counts are known, so the walk itself reads nothing: it runs ahead, and the blocks it comes to are warmed."""
+        route = walk(len(self._blocks), self._lanes, self._take, deal, place=place, low=low)
+        plan: deque[tuple[int, BlockLane, int]] = deque()
+        coming: set[BlockLane] = set()
+        length: int | None = None
+        while True:
+            while length is None and len(plan) < _PLANNED and len(coming) < _AHEAD:
+                try:
+                    plan.append(next(route))
+                except StopIteration as stop:
+                    length = int(stop.value)
+                    break
+                lane = plan[-1][1]
+                if not lane.is_open and lane not in coming:
+                    coming.add(lane)
+                    self._reader.warm(lane.number)
+            if not plan:
+                return length or 0
+            position, lane, turn = plan.popleft()
+            coming.discard(lane)
+            yield position, lane.number, lane.get(turn)
+
+    def _as_found(
+        self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
+    ) -> Generator[Sample, None, int]:
+        """Some blocks have to be read to know where they end, whoever owns their samples: all are warmed, one for each opened."""
+        coming = iter(self._blocks[place.taken :])
+
+        def warm_next() -> None:
+            if (number := next(coming, None)) is not None:
+                self._reader.warm(number)
+
+        for _ in range(_AHEAD):
+            warm_next()
+        take = partial(self._take, opened=warm_next)
+        route = walk(len(self._blocks), self._lanes, take, deal, place=place, low=low, note=note)
         while True:
             try:
-                position, lane, turn = next(dealt)
+                position, lane, turn = next(route)
             except StopIteration as stop:
                 return int(stop.value)
-            yield position, lanes[lane].number, lanes[lane].get(turn)
+            yield position, lane.number, lane.get(turn)
 
-    def numbers(self, row: int) -> Sequence[int]:
-        """The blocks of a row."""
-        return self._blocks[row * self._lanes : (row + 1) * self._lanes]
-
-    def counts(self, row: int) -> list[int] | None:
-        """How many records they have, if that is known of all."""
-        known = [self.reader.index.get(number) for number in self.numbers(row)]
-        return [k.total for k in known if k is not None] if None not in known else None
-
-    def _row(self, row: int, opened: Callable[[], None]) -> list[BlockLane]:
-        blocks = self.numbers(row)
-        group = max(1, self._buffer // len(blocks)) if self._key else _UNSHUFFLED_GROUP
-        return [BlockLane(self.reader, number, group, self._key, opened) for number in blocks]
-
-
-class _Ahead:
-    """Begins to read blocks shortly before the walk comes to them: one more for each one opened."""
-
-    def __init__(self, epoch: Epoch, deal: Deal, start: Cursor):
-        self._epoch, self._deal, self._low = epoch, deal, start.position
-        self._known_to = -1
-        self._coming: Iterator[int] = iter(())
-
-    def come_to(self, row: int, at: int) -> None:
-        if row <= self._known_to:
-            return
-        self._coming = self._needed(row, at)
-        for _ in range(_AHEAD):
-            self.step()
-
-    def step(self) -> None:
-        number = next(self._coming, None)
-        if number is not None:
-            self._epoch.reader.warm(number)
-
-    def _needed(self, row: int, at: int) -> Iterator[int]:
-        """Blocks in the order they are needed, up to a row where only reading it tells what comes after."""
-        for coming in range(row, self._epoch.rows):
-            self._known_to = coming
-            numbers, counts = self._epoch.numbers(coming), self._epoch.counts(coming)
-            if counts is None:
-                yield from numbers
-                return
-            dealt = deal_counted(counts, at, self._deal, self._low)
-            yield from (numbers[lane] for lane in dict.fromkeys(lane for _, lane, _ in islice(dealt, 2 * LANES)))
-            at += sum(counts)
+    def _take(self, block: int, start: int, opened: Callable[[], None] = lambda: None) -> BlockLane:
+        number = self._blocks[block]
+        return BlockLane(self._reader, block, number, start, group=self._group, key=self._key, opened=opened)

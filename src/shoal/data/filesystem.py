@@ -30,7 +30,7 @@ _BUFFER = 64 << 10
 
 
 class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Options: `url`, `key` and `workspace` of a server other than the job's or the CLI's; `timeout_s` without an answer;
+    """Options: `server` (its URL), `key` and `workspace` of a server other than the job's or the CLI's; `timeout_s` without an answer;
     `cache_dir` and `cache_bytes` of the cache on disk."""
 
     protocol = PROTOCOL
@@ -40,7 +40,7 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        url: str | None = None,
+        server: str | None = None,
         key: str | None = None,
         workspace: str | None = None,
         timeout_s: float = TIMEOUT_S,
@@ -50,7 +50,7 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ):
         super().__init__(**options)
         self._site = site(
-            Access(url, key, workspace),
+            Access(server, key, workspace),
             timeout_s,
             Path(cache_dir).absolute() if cache_dir else default_cache_dir(),
             cache_limit() if cache_bytes is None else cache_bytes,

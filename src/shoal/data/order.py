@@ -1,19 +1,34 @@
 """The order of samples, and who gets which: arithmetic without I/O.
 
-An epoch's order depends on (seed, epoch) and the list of blocks, never on who reads it. Blocks are shuffled; LANES of them at a
-time make a row; a row's records are taken from its blocks in turn, skipping blocks that have run out. The sample at position p
-goes to rank (p - base) mod world size, so whole blocks fall to one rank where the world size divides LANES.
+An epoch's order depends on (seed, epoch) and the list of blocks, never on who reads it. Blocks are shuffled. Up to 48 lanes
+take turns giving a record each; a lane whose block has run out takes the next block that no lane has had. The sample at
+position p goes to rank (p - base) mod world size: where the world size divides the lanes, a rank reads lanes of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
-LANES = 48
-"""Blocks read side by side: a multiple of most world sizes. Part of the order's meaning; changing it breaks saved states."""
+WIDTHS = (48, 24, 12, 8, 6, 4, 3, 2, 1)
+"""Numbers of lanes: multiples of most world sizes. Part of the order's meaning; changing them breaks saved states."""
+
+
+class Place(NamedTuple):
+    """Where a walk stands between two turns."""
+
+    at: int = 0
+    """Position of the turn's first sample."""
+    turn: int = 0
+    taken: int = 0
+    """Blocks that lanes have taken so far."""
+    lanes: tuple[tuple[int, int], ...] = ()
+    """(block, the turn it was taken) of each lane that is not over."""
+
+
+BEGINNING = Place()
 
 
 class Deal(NamedTuple):
@@ -54,9 +69,30 @@ class Deal(NamedTuple):
 
 
 class Lane(Protocol):
-    def has(self, turn: int) -> bool:
-        """Whether its block holds more than `turn` records."""
+    @property
+    def block(self) -> int: ...
+
+    @property
+    def start(self) -> int:
+        """The turn its block was taken."""
         ...
+
+    @property
+    def end(self) -> int | None:
+        """The first turn it has no record for, if that is known."""
+        ...
+
+    def has(self, turn: int) -> bool:
+        """Whether it has a record for this turn; may have to read to tell."""
+        ...
+
+
+AnyLane = TypeVar("AnyLane", bound=Lane)
+
+
+def width(blocks: int) -> int:
+    """How many lanes share so many blocks."""
+    return next((n for n in WIDTHS if n <= blocks), 0)
 
 
 def permutation(length: int, *key: object) -> list[int]:
@@ -67,34 +103,48 @@ def permutation(length: int, *key: object) -> list[int]:
     return sorted(range(length), key=keys.__getitem__)
 
 
-def deal_counted(counts: Sequence[int], start: int, deal: Deal, low: int) -> Iterator[tuple[int, int, int]]:
-    """(position, lane, turn) of a reader's samples from `low` on, in a row that begins at `start`; reads nothing."""
-    turn = 0
-    lanes = [lane for lane, count in enumerate(counts) if count]
-    while lanes:
-        dry = min(counts[lane] for lane in lanes)
-        width, end = len(lanes), start + len(lanes) * (dry - turn)
-        for position in deal.positions(max(start, low), end):
-            ahead, at = divmod(position - start, width)
-            yield position, lanes[at], turn + ahead
-        start, turn = end, dry
-        lanes = [lane for lane in lanes if counts[lane] > turn]
+def walk(
+    blocks: int,
+    lanes: int,
+    take: Callable[[int, int], AnyLane],
+    deal: Deal,
+    *,
+    place: Place = BEGINNING,
+    low: int = 0,
+    note: Callable[[Place], None] = lambda place: None,
+) -> Generator[tuple[int, AnyLane, int], None, int]:
+    """(position, lane, turn) of a reader's samples from position `low` on; returns the order's length.
 
-
-def deal_uncounted(
-    lanes: Sequence[Lane], start: int, deal: Deal, low: int
-) -> Generator[tuple[int, int, int], None, int]:
-    """The same where counts are not known: every lane is asked in turn. Returns where the row ends."""
-    turn, position = 0, start
-    alive = list(range(len(lanes)))
+    `take(block, turn)` makes a lane begin a block. `note` is told a place now and then, from which a walk can begin again.
+    """
+    at, turn, taken = place.at, place.turn, place.taken
+    alive = [take(block, start) for block, start in place.lanes]
+    if not taken:
+        alive = [take(block, 0) for block in range(lanes)]
+        taken = lanes
+    noted = taken
     while alive:
-        still = []
+        if taken >= noted + lanes:
+            noted = taken
+            note(Place(at, turn, taken, tuple((lane.block, lane.start) for lane in alive)))
+        ends = [lane.end for lane in alive]
+        stop = turn if None in ends else min(end for end in ends if end is not None)
+        if stop > turn:
+            high = at + len(alive) * (stop - turn)
+            for position in deal.positions(max(at, low), high):
+                ahead, number = divmod(position - at, len(alive))
+                yield position, alive[number], turn + ahead
+            at, turn = high, stop
+        # In this turn a lane ends, or may: each is asked, in order, and yields before the next has to read.
+        going = []
         for lane in alive:
-            if not lanes[lane].has(turn):
-                continue
-            still.append(lane)
-            if position >= low and deal.owns(position):
-                yield position, lane, turn
-            position += 1
-        alive, turn = still, turn + 1
-    return position
+            while not (goes_on := lane.has(turn)) and taken < blocks:
+                lane = take(taken, turn)
+                taken += 1
+            if goes_on:
+                going.append(lane)
+                if at >= low and deal.owns(at):
+                    yield at, lane, turn
+                at += 1
+        alive, turn = going, turn + 1
+    return at

@@ -63,34 +63,45 @@ class Reader:
 
 
 class BlockLane:
-    """One block as a lane of a row: read in order, mixed within groups, so that a group is all it holds in memory."""
+    """A block as a lane gives it: read in order, mixed within groups, so that a group is all it holds in memory."""
 
     def __init__(
         self,
         reader: Reader,
+        block: int,
         number: int,
+        start: int,
+        *,
         group: int,
         key: tuple[object, ...] | None,
         opened: Callable[[], None] = lambda: None,
     ):
         known = reader.index.get(number)
-        self.number = number
-        self.count = known.total if known is not None else None
+        self.block, self.number, self.start = block, number, start
+        self._count = known.total if known is not None else None
         self._reader, self._group, self._key, self._opened = reader, group, key, opened
         self._records: Iterator[Any] | None = None
-        self._next = 0
-        self._loaded = -1
+        self._next, self._loaded = 0, -1
         self._raw: list[Any] = []
         self._order: Sequence[int] = ()
 
+    @property
+    def end(self) -> int | None:
+        return None if self._count is None else self.start + self._count
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything of it has been read."""
+        return self._loaded >= 0
+
     def has(self, turn: int) -> bool:
-        if self.count is None:
-            self._load(turn // self._group)
-        return self.count is None or turn < self.count
+        if self._count is None:
+            self._load((turn - self.start) // self._group)
+        return self._count is None or turn - self.start < self._count
 
     def get(self, turn: int) -> Any:
         """The raw record of this turn. Turns are asked for in ascending order."""
-        group, within = divmod(turn, self._group)
+        group, within = divmod(turn - self.start, self._group)
         if group != self._loaded:
             self._load(group)
         return self._raw[self._order[within]]
@@ -107,7 +118,7 @@ class BlockLane:
             next(islice(self._records, first - self._next, first - self._next), None)
         self._raw = list(islice(self._records, self._group))
         self._next, self._loaded = first + len(self._raw), group
-        if len(self._raw) < self._group and self.count is None:
-            self.count = self._next
+        if len(self._raw) < self._group and self._count is None:
+            self._count = self._next
         length = len(self._raw)
         self._order = range(length) if self._key is None else permutation(length, *self._key, self.number, group)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.core.errors import InvalidSpec, MissingExtra, Refused
-from shoal.data.books import CELLS, Book
+from shoal.data.books import Book, Cells, ListCells
 from shoal.data.cache import cache_dir
-from shoal.data.epochs import Cursor, Epoch
+from shoal.data.epochs import Epoch, Sample
 from shoal.data.formats import choose
 from shoal.data.index import Index
-from shoal.data.order import LANES, Deal
+from shoal.data.order import BEGINNING, WIDTHS, Deal, Place
 from shoal.data.reader import Reader
 from shoal.data.source import Source, open_source
 
@@ -106,10 +106,9 @@ class Stream:
         worker, workers = _worker()
         if workers == 0:
             self.begin_pass()
-        start, epoch = self._book.start, self._book.epoch
         rank, world_size = self.place()
-        deal = Deal(rank, world_size, worker, max(1, workers), self.batch_size, start.position)
-        for position, block, raw in self._with_tail(deal, epoch, start):
+        deal = Deal(rank, world_size, worker, max(1, workers), self.batch_size, self._book.start[0])
+        for position, block, raw in self._with_tail(deal):
             record = self.reader.decode(block, raw)
             record = record if self.decode is None else self.decode(record)
             if workers == 0:
@@ -131,11 +130,18 @@ class Stream:
         """Where this pass is, for any rank and any number of them: take it when all ranks have done as many steps."""
         if _worker()[1]:
             raise Refused("A DataLoader worker knows only its own share.", hint="Use stream.loader(...).state_dict().")
-        cursor = self._book.cursor(self._position)
+        place = self._book.before(self._position)
         if self._is_done:
-            cursor = Cursor(self._position, sys.maxsize, self._position)
-        told = {"version": STATE_VERSION, "source": self.source.pinned or self.source.label}
-        return told | {"fingerprint": self.fingerprint} | self._order | {"epoch": self._book.epoch} | cursor._asdict()
+            place = Place(at=self._position, taken=len(self.reader.blocks))
+        return {
+            "version": STATE_VERSION,
+            "source": self.source.pinned or self.source.label,
+            "fingerprint": self.fingerprint,
+            **self._order,
+            "epoch": self._book.epoch,
+            "position": self._position,
+            "place": [place.at, place.turn, place.taken, *(list(lane) for lane in place.lanes)],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next pass continue there. The state may come from another rank, and from another number of them."""
@@ -149,8 +155,9 @@ class Stream:
             if state.get(key) != mine:
                 raise InvalidSpec(f"This state was saved with {key}={state.get(key)!r}; the stream has {key}={mine!r}.")
         try:
-            cursor = Cursor(*(int(state[name]) for name in Cursor._fields))
-            self._restart(int(state["epoch"]), cursor)
+            at, turn, taken, *lanes = state["place"]
+            place = Place(int(at), int(turn), int(taken), tuple((int(block), int(start)) for block, start in lanes))
+            self._restart(int(state["epoch"]), int(state["position"]), place)
         except (KeyError, ValueError, TypeError) as error:
             raise InvalidSpec("This is not a stream's state.") from error
 
@@ -195,16 +202,16 @@ class Stream:
             blocks = kind.cut(source, files)
         except ValueError as error:
             raise InvalidSpec(f"{source.label}: {error}") from error
-        text = json.dumps([type(kind).__name__, LANES, [(f.path, f.size) for f in files]])
+        text = json.dumps([type(kind).__name__, WIDTHS, [(f.path, f.size) for f in files]])
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         stamps = json.dumps([self.fingerprint, [f.stamp for f in files]])
         kept = cache_dir() / "counts" / hashlib.blake2b(stamps.encode(), digest_size=16).hexdigest()
         self.source = source
         self.reader = Reader(source, kind, blocks, Index(blocks, kept))
 
-    def _restart(self, epoch: int, start: Cursor | None = None) -> None:
-        self._book.begin(epoch, start or Cursor())
-        self._position = start.position if start else 0
+    def _restart(self, epoch: int, position: int = 0, place: Place = BEGINNING) -> None:
+        self._book.begin(epoch, position, place)
+        self._position = position
         self._fresh, self._is_done = True, False
 
     def _repin(self, reference: str) -> None:
@@ -218,14 +225,15 @@ class Stream:
             logger.info("Continuing with %s, although %s is the newest version.", reference, mine)
             self._open(open_source(name.replace(opened, reference, 1), options))
 
-    def _with_tail(self, deal: Deal, epoch: int, start: Cursor) -> Iterator[tuple[int, int, Any]]:
+    def _with_tail(self, deal: Deal) -> Iterator[Sample]:
         """This reader's samples, and what is to be done where the last round has fewer samples than there are ranks."""
+        epoch, (low, place) = self._book.epoch, self._book.start
         order = Epoch(self.reader, epoch=epoch, **self._order)
-        walk = order.walk(deal, start, lambda row, at: self._book.enter(epoch, row, at))
-        held: tuple[int, int, Any] | None = None
+        samples = order.samples(deal, place, low, lambda passed: self._book.note(epoch, passed))
+        held: Sample | None = None
         while True:
             try:
-                sample = next(walk)
+                sample = next(samples)
             except StopIteration as stop:
                 length = int(stop.value)
                 break
@@ -237,15 +245,14 @@ class Stream:
             held = sample
         if held is not None and deal.round_end(held[0]) <= length:
             yield held
-        if self.tail == "pad" and start.row < order.rows and deal.base < length:
+        if self.tail == "pad" and low < length:
             for position in deal.positions(length, deal.round_end(length - 1)):
-                once = Deal((position - length) % length, length)
-                for _, block, raw in order.walk(once, Cursor(), lambda row, at: None):
-                    yield position, block, raw
-                    break
+                first = order.samples(Deal((position - length) % length, length), BEGINNING, 0)
+                _, block, raw = next(first)
+                yield position, block, raw
 
-    def _cells(self) -> Any:
-        return [0] * CELLS
+    def _cells(self) -> Cells:
+        return ListCells()
 
 
 def _stream_class() -> type[Stream]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from shoal.data.books import CELLS
+from shoal.data.books import CELLS, Cells
 from shoal.data.random_access import MapView
 from shoal.data.streams import Stream
 
@@ -17,8 +17,20 @@ data: Any = torch.utils.data
 class TorchStream(Stream, data.IterableDataset):  # type: ignore[misc]
     """The place a pass begins at lies in shared memory: workers that persist see `set_epoch`."""
 
-    def _cells(self) -> Any:
-        return torch.zeros(CELLS, dtype=torch.int64).share_memory_()
+    def _cells(self) -> Cells:
+        return TensorCells()
+
+
+class TensorCells:
+    def __init__(self) -> None:
+        self._values = torch.zeros(CELLS, dtype=torch.int64).share_memory_()
+
+    def get(self, start: int, end: int) -> list[int]:
+        found: list[int] = self._values[start:end].tolist()
+        return found
+
+    def put(self, start: int, values: list[int]) -> None:
+        self._values[start : start + len(values)] = torch.tensor(values)
 
 
 class TorchMap(MapView, data.Dataset):  # type: ignore[misc]

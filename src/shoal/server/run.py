@@ -28,6 +28,7 @@ from shoal.server.migrations import upgrade
 from shoal.server.scheduler.loop import Scheduler
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
+from shoal.server.services.imports import resume_imports, stop_imports
 from shoal.server.services.vault import Vault
 from shoal.store.blobstore import BlobStore
 from shoal.store.local import LocalStore
@@ -53,6 +54,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         adopted = context.engine.adopt()
         logger.info("serving %s at %s; %d attempts adopted", layout.root, url, len(adopted))
         scheduler.start()
+        resume_imports(context)
         # uvicorn stops in good order on these, then raises them again: that must not end us before we have closed.
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: None)
@@ -61,6 +63,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         finally:
             context.live.close()
             scheduler.stop()
+            stop_imports(context)
             context.db.close()
             layout.server_file.unlink(missing_ok=True)
     return 0
@@ -94,7 +97,9 @@ def _open_store(layout: Layout, settings: ServerSettings) -> BlobStore:
     try:
         from shoal.store.s3 import S3Store
     except ImportError:
-        raise MissingExtra("A store on S3 needs a package that is not installed.", hint="pip install 'shoal[s3]'") from None
+        raise MissingExtra(
+            "A store on S3 needs a package that is not installed.", hint="pip install 'shoal[s3]'"
+        ) from None
     return S3Store(settings.store, index_path=layout.server_dir / "s3-index.db")
 
 

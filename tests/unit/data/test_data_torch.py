@@ -100,4 +100,3 @@ def test_ranks_come_from_torch_distributed(make, tmp_path):
         assert make().place() == (0, 1)
     finally:
         torch.distributed.destroy_process_group()
-

@@ -115,6 +115,8 @@ ROUTES = {
     f"GET {W}/datasets/{{dataset}}/manifest": member(*VIEW, foreign="dataset"),
     f"PUT {W}/datasets/{{dataset}}/manifest": member(*WORK, foreign="dataset", use=UPLOAD, content=json.dumps(EMPTY).encode()),
     f"POST {W}/datasets/{{dataset}}/fail": member(*WORK, {"error": "no"}, foreign="dataset", use=UPLOAD),
+    f"POST {W}/datasets/import": member(*WORK, {"name": "d3", "url": "ftp://never"}),
+    f"POST {W}/checkpoints/{{checkpoint}}/export": member(*WORK, {"destination": "ftp://never"}, foreign="checkpoint"),
     f"GET {W}/checkpoints": member(*VIEW),
     f"POST {W}/checkpoints": member(*WORK, {"name": "c2", "manifest": EMPTY}),
     f"GET {W}/checkpoints/{{checkpoint}}": member(*VIEW, foreign="checkpoint"),
@@ -146,6 +148,8 @@ ANSWERS = {
     "POST /auth/sign-out": 409,  # a key has no session
     "POST /auth/password": 409,  # nor a password
     f"DELETE {W}/members/{{member}}": 409,  # the last owner stays
+    f"POST {W}/datasets/import": 422,  # not a URL to fetch from
+    f"POST {W}/checkpoints/{{checkpoint}}/export": 422,  # not a place to write to
     f"POST {W}/sources/git": 422,  # not a URL to fetch from
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
     f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from shoal.core.errors import GitFailed
+from shoal.server.services.import_guard import is_public
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?P<host>[A-Za-z0-9._-]+):(?P<path>[^:].*)")
 _BAD_IN_REVISION = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-+/.]|[/.]$")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _EXAMPLE = "Give it like https://github.com/someone/something."
 
 
@@ -71,7 +71,7 @@ def public_addresses(url: GitUrl) -> list[str]:
     except (OSError, UnicodeError):
         raise GitFailed(f"The host '{url.host}' cannot be found.") from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    if not all(_is_public(address) for address in addresses):
+    if not all(is_public(address) for address in addresses):
         raise GitFailed(f"The host '{url.host}' is inside a private network, where this server fetches nothing from.")
     return addresses
 
@@ -123,14 +123,3 @@ def _is_ipv6(host: str) -> bool:
     except ValueError:
         return False
     return "%" not in host
-
-
-def _is_public(address: str) -> bool:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
-        if ip in _NAT64:
-            inner = ipaddress.IPv4Address(ip.packed[-4:])
-        if inner:
-            return _is_public(str(inner))
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved

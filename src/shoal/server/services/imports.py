@@ -38,7 +38,6 @@ from shoal.store.transfer import upload
 
 logger = logging.getLogger(__name__)
 
-MAX_IMPORT_GB = 200
 MAX_UNFINISHED = 50
 """Imports of one workspace that may wait or run at a time."""
 _REPORT_EVERY_S = 2.0
@@ -90,8 +89,7 @@ def stop_imports(ctx: Context, timeout_s: float = 5.0) -> None:
 
 
 def max_bytes(ctx: Context) -> int:
-    limit: int = getattr(ctx.settings, "max_import_gb", MAX_IMPORT_GB)
-    return limit * 1_000_000_000
+    return ctx.settings.max_import_gb * 1_000_000_000
 
 
 class _Gone(Exception):
