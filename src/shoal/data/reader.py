@@ -83,7 +83,7 @@ class BlockLane:
         self._records: Iterator[Any] | None = None
         self._next, self._loaded = 0, -1
         self._raw: list[Any] = []
-        self._order: Sequence[int] = ()
+        self._order: Sequence[int] | None = None
 
     @property
     def end(self) -> int | None:
@@ -104,6 +104,9 @@ class BlockLane:
         group, within = divmod(turn - self.start, self._group)
         if group != self._loaded:
             self._load(group)
+        if self._order is None:
+            size = len(self._raw)
+            self._order = range(size) if self._key is None else permutation(size, *self._key, self.number, group)
         return self._raw[self._order[within]]
 
     def _load(self, group: int) -> None:
@@ -120,5 +123,4 @@ class BlockLane:
         self._next, self._loaded = first + len(self._raw), group
         if len(self._raw) < self._group and self._count is None:
             self._count = self._next
-        length = len(self._raw)
-        self._order = range(length) if self._key is None else permutation(length, *self._key, self.number, group)
+        self._order = None
