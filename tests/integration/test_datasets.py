@@ -209,6 +209,8 @@ def test_the_server_fetches_a_url_by_itself(server, tmp_path):
     with web_server(tmp_path / "web") as url:
         done = server.cli("dataset", "push", "imported", "--file", f"{url}/data.zip")
         assert done.stdout == "imported@1\n" and "1 file, 9 B" in done.stderr
+        again = server.cli("dataset", "push", "imported", "--file", f"{url}/data.zip")
+        assert again.stdout == "imported@1\n" and "Unchanged" in again.stderr
         failed = server.cli("dataset", "push", "imported", "--file", f"{url}/nope.zip", check=None)
         assert failed.returncode != 0 and "error:" in failed.stderr
     server.cli("dataset", "fetch", "imported", "--destination", str(tmp_path / "out"))

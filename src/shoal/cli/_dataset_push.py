@@ -40,11 +40,11 @@ def push_files(name: str, paths: Sequence[Path], *, unpack: bool, follow_links: 
 
 def push_url(name: str, url: str, credentials: dict[str, str], *, detach: bool) -> int:
     with connect() as client:
-        dataset = client.datasets.import_url(name, url, credentials=credentials)
+        dataset = begun = client.datasets.import_url(name, url, credentials=credentials)
         if not detach:
             try:
                 with TransferBar("Importing", 0) as bar:
-                    dataset = client.datasets.wait(dataset.id, _Watch(bar))
+                    dataset = client.datasets.wait(begun, _Watch(bar))
             except KeyboardInterrupt:
                 out.end_line()
                 out.say(f"The server goes on fetching. See how far it is: {out.prog} dataset inspect {dataset.name}")
@@ -56,6 +56,8 @@ def push_url(name: str, url: str, credentials: dict[str, str], *, detach: bool) 
         out.line(f"{dataset.name}@{dataset.version}")
         if detach:
             out.say(f"The server fetches it. See how far it is: {out.prog} dataset inspect {dataset.name}")
+        elif dataset.id != begun.id:
+            out.say(f"Unchanged: this is version {dataset.version} ({_extent(dataset)}).")
         else:
             out.say(f"Imported version {dataset.version}: {_extent(dataset)}.")
 

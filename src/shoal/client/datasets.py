@@ -23,7 +23,7 @@ from shoal.core.datasets import (
     DatasetView,
     FileView,
 )
-from shoal.core.errors import Internal, ShoalError
+from shoal.core.errors import Internal, NotFound, ShoalError
 
 if TYPE_CHECKING:
     from shoal.client._fetch import Fetched
@@ -91,10 +91,16 @@ class Datasets(WorkspaceNoun):
         wanted = DatasetImport.model_validate({"name": name, "url": url, "origin": origin or {}, **given})
         return self._http.call(DatasetView, "POST", self._path("datasets", "import"), wanted)
 
-    def wait(self, dataset_id: str, told: Callable[[DatasetView], None] = lambda _: None) -> DatasetView:
-        """Until an import is available or has failed; `told` of every look at it."""
+    def wait(self, begun: DatasetView, told: Callable[[DatasetView], None] = lambda _: None) -> DatasetView:
+        """Until an import is available or has failed; `told` of every look at it.
+
+        Another version comes back where no new one was made: what was imported equals it, or the new one was deleted.
+        """
         while True:
-            view = self.get(dataset_id)
+            try:
+                view = self.get(begun.id)
+            except NotFound:
+                return self.get(begun.name)
             told(view)
             if view.status in (DatasetStatus.AVAILABLE, DatasetStatus.ERROR):
                 return view

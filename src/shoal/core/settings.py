@@ -22,8 +22,8 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_SLOTS": "Slots the private local machine offers, overriding settings.toml.",
     "SHOAL_SANDBOX": "How /input and friends are provided: 'auto', 'bubblewrap' or 'rewrite'.",
     "SHOAL_DEBUG": "Set to 1 to see tracebacks instead of one-line errors.",
-    "SHOAL_DATA_CACHE": "Where `shoal.data` keeps chunks it has read (default: cache/chunks in the data directory).",
-    "SHOAL_DATA_CACHE_GB": "How much of them it keeps, in GB.",
+    "SHOAL_DATA_CACHE": "Where `shoal.data` keeps chunks it has read (default: cache/stream in the data directory).",
+    "SHOAL_DATA_CACHE_GB": "How much of them it keeps, in GB (default 20).",
     "SHOAL_LOG_LEVEL": "Server and agent log level (default INFO).",
 }
 

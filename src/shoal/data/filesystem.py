@@ -22,7 +22,7 @@ try:
     from fsspec.spec import AbstractFileSystem
 except ImportError as error:
     raise MissingExtra(
-        "Streaming data needs fsspec, which comes with torch.", hint="pip install 'shoal[data]'"
+        "Streaming data needs fsspec, which comes with torch.", hint="pip install fsspec"
     ) from error
 
 PROTOCOL = "shoal"

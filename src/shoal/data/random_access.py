@@ -49,7 +49,7 @@ class MapView:
     def _raw(self, number: int, within: int) -> Any:
         known = self._reader.index.get(number)
         if known is not None and (known.marks or known.total == 1):
-            return next(self._reader.records(number, within))
+            return next(self._reader.records(number, within, alone=True))
         if number not in self._kept:
             self._kept[number] = list(self._reader.records(number))
             if len(self._kept) > _KEPT:

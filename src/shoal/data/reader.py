@@ -19,18 +19,18 @@ class Reader:
     def __init__(self, source: Source, kind: Format, blocks: Sequence[Block], index: Index):
         self.source, self.kind, self.blocks, self.index = source, kind, blocks, index
 
-    def records(self, number: int, start: int = 0) -> Iterator[Any]:
-        """The raw records of a block, from the `start`-th on."""
+    def records(self, number: int, start: int = 0, *, alone: bool = False) -> Iterator[Any]:
+        """The raw records of a block, from the `start`-th on; `alone` if only that one is wanted."""
         block, known = self.blocks[number], self.index.get(number)
-        offset, skip = None, start
-        if known is not None and known.marks and start >= MARK:
-            mark = min(start // MARK, len(known.marks) - 1)
-            offset, skip = known.marks[mark], start - mark * MARK
-        found = self.kind.records(self.source, block, offset)
-        if known is None and offset is None:
+        marks = known.marks if known is not None else ()
+        mark = min(start // MARK, len(marks) - 1) if marks else 0
+        if alone and mark + 1 < len(marks):
+            block = block._replace(end=marks[mark + 1])
+        found = self.kind.records(self.source, block, marks[mark] if mark else None)
+        if known is None:
             found = self._learning(number, found)
         try:
-            for _, raw in islice(found, skip, None):
+            for _, raw in islice(found, start - mark * MARK, None):
                 yield raw
         except ValueError as error:
             raise self._malformed(number, error) from error

@@ -154,7 +154,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
         import shoal.data.filesystem  # noqa: F401  registers shoal://
     except ImportError as error:
-        raise MissingExtra("Streaming data needs fsspec.", hint="pip install 'shoal[data]'") from error
+        raise MissingExtra("Streaming data needs fsspec.", hint="pip install fsspec") from error
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **options))
     except ImportError as error:

@@ -19,8 +19,8 @@ from shoal.data.forks import renew_after_fork
 from shoal.data.remote import Access, Remote
 from shoal.store.manifest import load_manifest, manifest_id
 
-READ_AHEAD = 4
-"""Chunks fetched in advance of a file that is read in order: about two megabytes."""
+READ_AHEAD = 8
+"""Chunks fetched in advance of a file that is read in order: about four megabytes."""
 _SURROUNDINGS = ("SHOAL_HOME", "SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE", "SHOAL_JOB_TOKEN")
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyfastcdc import FastCDC
 
+from shoal.store.direct import private_memory
 from shoal.store.files import read_exact
 from shoal.store.formats import tensor_bounds
 
@@ -37,7 +38,7 @@ class Windows:
 
     def read(self, fd: int, length: int, at: int) -> memoryview:
         """Up to `length` bytes, at most a window; fewer only where the file ends."""
-        memory = self._free.pop() if self._free else mmap.mmap(-1, _WINDOW)
+        memory = self._free.pop() if self._free else private_memory(_WINDOW)
         lent = (ctypes.c_char * _WINDOW).from_buffer(memory)
         weakref.finalize(lent, self._free.append, memory).atexit = False
         view = memoryview(lent).cast("B")[:length]

@@ -106,9 +106,18 @@ def test_an_import_is_waited_for(stub, client):
     stub.will(*(reply(body=answer) for answer in answers))
     made = client.datasets.import_url("d", "s3://b/p", credentials={"AWS_ACCESS_KEY_ID": "id"})
     seen = []
-    assert client.datasets.wait(made.id, seen.append).error == "no such place"
+    assert client.datasets.wait(made, seen.append).error == "no such place"
     assert [view.status for view in seen] == ["importing", "error"]
     assert stub.asked[0].json["credentials"] == {"AWS_ACCESS_KEY_ID": "id"}
+
+
+def test_an_import_of_what_is_there_already_ends_with_the_version_it_equals(stub, client):
+    stub.routes = {
+        f"POST {W}/datasets/import": reply(201, dataset(id="ds_2", version=2, status="importing")),
+        f"GET {W}/datasets/ds_2": reply(404, NotFound("gone").to_wire()),
+        f"GET {W}/datasets/d": reply(body=dataset()),
+    }
+    assert client.datasets.wait(client.datasets.import_url("d", "s3://b/p")).version == 1
 
 
 def fetchable(stub: Stub, answer) -> None:

@@ -137,7 +137,7 @@ class TestArrow:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(MissingExtra) as caught:
             read(tmp_path)
-        assert "pip install 'shoal[data]'" in caught.value.hint
+        assert "pip install pyarrow" in caught.value.hint
 
 
 class TestTar:

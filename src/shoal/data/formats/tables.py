@@ -47,7 +47,7 @@ class _Arrow(Format):
             import pyarrow
         except ImportError as error:
             raise MissingExtra(
-                "Parquet and Arrow files need pyarrow, which is not installed.", hint="pip install 'shoal[data]'"
+                "Parquet and Arrow files need pyarrow, which is not installed.", hint="pip install pyarrow"
             ) from error
         self._error = pyarrow.ArrowInvalid
 
