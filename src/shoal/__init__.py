@@ -5,7 +5,7 @@ Importing this package costs nothing; public names load on first use.
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"download_checkpoint": "shoal.client.download"}
+_PUBLIC = {"data": "shoal.data", "download_checkpoint": "shoal.client.download"}
 """Public name → its module."""
 
 
@@ -14,7 +14,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    module = importlib.import_module(_PUBLIC[name])
+    return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

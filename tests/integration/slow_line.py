@@ -35,8 +35,13 @@ class SlowLine:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._server)
-            self._open += [near, far]
+            self._open.append(near)
+            try:
+                far = socket.create_connection(self._server)
+            except OSError:  # the server is down, and the line says so
+                near.close()
+                continue
+            self._open.append(far)
             for source, sink, is_up in ((near, far, True), (far, near, False)):
                 threading.Thread(target=self._pump, args=(source, sink, is_up), daemon=True).start()
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import shoal.data
-from shoal.core.errors import Corrupt, NotFound, NotSignedIn, TimedOut, Unreachable
+from shoal.core.errors import Corrupt, NotFound, NotSignedIn, Refused, TimedOut, Unreachable
 from shoal.data.filesystem import ShoalFileSystem
 from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
@@ -327,6 +327,9 @@ def test_a_bucket_is_streamed_as_it_is(tmp_path, monkeypatch):
         assert ids(shoal.data.stream("s3://bucket/set/train/1.jsonl", shuffle=False)) == list(range(2000, 4000))
         with pytest.raises(NotFound):
             shoal.data.stream("s3://bucket/nothing")
+        loader = shoal.data.stream("s3://bucket/set/train").loader(batch_size=8, num_workers=1)
+        with pytest.raises(Refused, match="forked"):
+            next(iter(loader))
     finally:
         service.stop()
 

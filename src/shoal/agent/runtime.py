@@ -144,6 +144,8 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
         "SHOAL_ATTEMPT": str(launch.attempt),
         "SHOAL_SPOOL": paths.spool,
         "SHOAL_NO_AUTOSTART": "1",
+        "SHOAL_URL": launch.url,
+        "SHOAL_DATA_CACHE": f"{launch.cache_dir}/stream",
         "JOBID": launch.job_id,
         "RUN_ID": launch.job_id,
         "PLATFORM": "pytorch",

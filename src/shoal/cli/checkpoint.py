@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from shoal.cli._checkpoint import called, export_url, facts_of, folder_name, print_checkpoint
 from shoal.cli._format import plural, size
 from shoal.cli._output import Column, out
 from shoal.cli._parse import parse_pairs
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect
-from shoal.cli.training_checkpoints import COLUMNS, loss
-
-if TYPE_CHECKING:
-    from shoal.core.checkpoints import CheckpointFacts, CheckpointView
+from shoal.cli.training_checkpoints import COLUMNS
 
 app = App(name="checkpoint")
 
@@ -70,7 +68,7 @@ def inspect(checkpoint: str, /, *, files: bool = False) -> None:
     shown = view.model_dump(mode="json") | ({"file_list": listed} if files else {})
 
     def page() -> None:
-        _print(view)
+        print_checkpoint(view)
         if files:
             out.heading("Files")
             columns = [Column("PATH", lambda f: f["path"]), Column("SIZE", lambda f: size(f["size"]), is_right=True)]
@@ -114,7 +112,7 @@ def fetch(
     result = {"checkpoint": view.id, "path": str(fetched.path), "files": fetched.files, "size": fetched.size}
     out.show(result | {"received": fetched.received}, lambda: out.line(str(fetched.path)))
     out.say(
-        f"{_called(view)}: {plural(fetched.files, 'file')}, {size(fetched.size)} ({size(fetched.received)} received)"
+        f"{called(view)}: {plural(fetched.files, 'file')}, {size(fetched.size)} ({size(fetched.received)} received)"
     )
 
 
@@ -143,7 +141,7 @@ def push(name: str, /, *, file: Annotated[list[str], Parameter(consume_multiple=
 
     check_name(name, "checkpoint name")
     with gather([Path(f) for f in file]) as gathered, connect() as client:
-        facts = _facts({e.path: e.disk for e in gathered.entries})
+        facts = facts_of({e.path: e.disk for e in gathered.entries})
         with TransferBar("Pushing", gathered.size, on_interrupt=CONTINUES) as bar:
             view = client.checkpoints.push(name, gathered.entries, facts, bar.add)
 
@@ -241,7 +239,7 @@ def keep(checkpoint: str, /, *, undo: bool = False) -> None:
     with connect() as client:
         view = client.checkpoints.keep(checkpoint, keep=not undo)
     word = "may be removed again by retention" if undo else "is kept"
-    out.show(view, lambda: out.say(f"Checkpoint {_called(view)} {word}."))
+    out.show(view, lambda: out.say(f"Checkpoint {called(view)} {word}."))
 
 
 @app.command
@@ -262,78 +260,8 @@ def delete(checkpoint: str, /, *, yes: Annotated[bool, Parameter(name=("--yes", 
     """
     with connect() as client:
         view = client.checkpoints.get(checkpoint)
-        if not confirm(f"Delete checkpoint {_called(view)} ({size(view.size)})?", yes=yes):
+        if not confirm(f"Delete checkpoint {called(view)} ({size(view.size)})?", yes=yes):
             out.say("Nothing was deleted.")
             return
         client.checkpoints.delete(view.id)
-    out.show({"deleted": view.id}, lambda: out.say(f"Checkpoint {_called(view)} deleted."))
-
-
-def folder_name(view: CheckpointView) -> str:
-    """What to call it on disk: a job's flat files have no name of their own."""
-    return view.name if view.name != "." else view.job or view.id
-
-
-def export_url(path: str, provider: str | None) -> str:
-    """Where an export goes, as the server takes it."""
-    from urllib.parse import quote
-
-    from shoal.core.errors import UsageError
-
-    if provider in ("folder", "file") or (provider is None and path.startswith(("/", "./", "../"))):
-        return str(Path(path.removeprefix("file://")).absolute())
-    url = path if "://" in path else f"s3://{path.lstrip('/')}"
-    if provider is None and "://" not in path:
-        raise UsageError(
-            f"{path!r} could be a bucket or a folder.", hint="Give s3://BUCKET/PREFIX, ./FOLDER, or --storage-provider"
-        )
-    if provider in (None, "s3"):
-        return url
-    if provider.startswith(("https://", "http://")):
-        return f"{url}{'&' if '?' in url else '?'}endpoint={quote(provider, safe='')}"
-    raise UsageError(
-        f"--storage-provider {provider!r} is not known.",
-        hint="Give s3, folder, or the https:// address of an S3-compatible service (MinIO, R2, Ceph …)",
-    )
-
-
-def _called(view: CheckpointView) -> str:
-    return f"'{view.job}/{view.name}'" if view.job else f"'{view.name}'"
-
-
-def _facts(files: dict[str, Path]) -> CheckpointFacts:
-    """What Hugging Face's files say of it; a name given by hand says nothing of the step."""
-    from shoal.agent.completeness import facts, problem
-    from shoal.core.checkpoints import CheckpointFacts
-
-    described = next((files[name] for name in ("trainer_state.json", "config.json") if name in files), None)
-    if described is None:
-        return CheckpointFacts()
-    root = described.parent
-    here = [path for path, disk in files.items() if disk == root / path]
-    if wrong := problem(root, here):
-        out.warn(f"This may not be a whole checkpoint: {wrong}.")
-    return CheckpointFacts.model_validate(facts("", root, here))
-
-
-def _print(view: CheckpointView) -> None:
-    out.fields(
-        [
-            ("Checkpoint", view.name),
-            ("Id", view.id),
-            ("Job", view.job),
-            ("Attempt", view.attempt),
-            ("Node", view.node),
-            ("Step", view.step),
-            ("Train loss", loss(view.train_loss)),
-            ("Eval loss", loss(view.eval_loss)),
-            ("Model", view.model),
-            ("Version", view.version),
-            ("Inference ready", "yes" if view.inference_ready else "no"),
-            ("Files", view.files),
-            ("Size", f"{size(view.size)} ({view.size} bytes)"),
-            ("Kept", "yes, whatever retention says" if view.kept else "as retention says"),
-            ("Damaged", "yes: a part of it cannot be read any more" if view.damaged else None),
-            ("Timestamp", view.timestamp),
-        ]
-    )
+    out.show({"deleted": view.id}, lambda: out.say(f"Checkpoint {called(view)} deleted."))

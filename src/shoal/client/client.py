@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.client._http import Http
 from shoal.client.auth import Auth
-from shoal.client.checkpoints import Checkpoints
 from shoal.client.config import DEFAULT_WORKSPACE
-from shoal.client.datasets import Datasets
 from shoal.client.git_sources import GitSources
 from shoal.client.jobs import Jobs
 from shoal.client.keys import Keys
@@ -20,8 +19,12 @@ from shoal.client.registries import Registries
 from shoal.client.secrets import Secrets
 from shoal.client.sources import Sources
 from shoal.client.store import Store
-from shoal.client.upkeep import Upkeep
 from shoal.client.workspaces import Workspaces
+
+if TYPE_CHECKING:
+    from shoal.client.checkpoints import Checkpoints
+    from shoal.client.datasets import Datasets
+    from shoal.client.upkeep import Upkeep
 
 
 class Client:
@@ -41,7 +44,6 @@ class Client:
         self.keys = Keys(http)
         self.workspaces = Workspaces(http)
         self.machines = Machines(http)
-        self.upkeep = Upkeep(http)
         self.members = Members(http, workspace)
         self.secrets = Secrets(http, workspace)
         self.registries = Registries(http, workspace)
@@ -49,8 +51,26 @@ class Client:
         self.sources = Sources(http, workspace)
         self.store = Store(http, workspace)
         self.jobs = Jobs(http, workspace)
-        self.datasets = Datasets(http, workspace)
-        self.checkpoints = Checkpoints(http, workspace)
+
+    # These bring many schemas, which cost every command a good part of its start; few need them.
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        from shoal.client.datasets import Datasets
+
+        return Datasets(self._http, self.workspace)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        from shoal.client.checkpoints import Checkpoints
+
+        return Checkpoints(self._http, self.workspace)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        from shoal.client.upkeep import Upkeep
+
+        return Upkeep(self._http)
 
     @property
     def url(self) -> str:

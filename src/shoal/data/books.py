@@ -51,6 +51,10 @@ class Book:
         _, position, *place = self._cells.get(0, _HEAD)
         return position, unflat(place)
 
+    def forget(self) -> None:
+        """All places noted so far."""
+        self._cells.put(_HEAD, [0] * (CELLS - _HEAD))
+
     def note(self, epoch: int, place: Place) -> None:
         values = [epoch, *flat(place)]
         slot = _HEAD + _SLOT * (place.taken // WIDTHS[0] % _SLOTS)

@@ -28,7 +28,8 @@ DISK_RESERVE = 1 << 30
 """Bytes of the disk the cache leaves free for others."""
 _UNIT = 4 << 10
 """Bytes written per byte of the file that counts them."""
-_STRAY_S = 3600.0
+_UNUSED_S = {"tmp": 3600.0, "counts": 30 * 86400.0, "manifests": 30 * 86400.0}
+"""How long what is not a chunk stays without being used."""
 _TOUCH_S = 60.0
 _POLL_S = 0.02
 
@@ -126,7 +127,8 @@ class ChunkCache:
                 return
             with suppress(OSError):
                 os.truncate(self.root / "written", 0)
-            _drop_strays(self.root / "tmp")
+            for folder, age_s in _UNUSED_S.items():
+                _drop_older(self.root / folder, age_s)
             kept = sorted(_files(self.root / "chunks"))
             total = sum(size for _, size, _ in kept)
             limit = min(self.limit, total + shutil.disk_usage(self.root).free - DISK_RESERVE)
@@ -192,9 +194,9 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
                         yield found.st_mtime, found.st_size, entry.path
 
 
-def _drop_strays(folder: Path) -> None:
+def _drop_older(folder: Path, age_s: float) -> None:
     with suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             with suppress(FileNotFoundError):
-                if time.time() - entry.stat().st_mtime > _STRAY_S:
+                if time.time() - entry.stat().st_mtime > age_s:
                     Path(entry.path).unlink()

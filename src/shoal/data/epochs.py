@@ -30,17 +30,21 @@ class Epoch:
         self._group = max(1, shuffle_buffer // max(1, self._lanes)) if shuffle else _UNSHUFFLED_GROUP
 
     def samples(
-        self, deal: Deal, place: Place, low: int, note: Callable[[Place], None] = lambda place: None
+        self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
     ) -> Generator[Sample, None, int]:
         """This reader's samples from position `low` on. Returns the epoch's length."""
         self._reader.index.refresh()
         if self._reader.index.is_complete:
-            return self._planned(deal, place, low)
+            return self._planned(deal, place, low, note)
         return self._as_found(deal, place, low, note)
 
-    def _planned(self, deal: Deal, place: Place, low: int) -> Generator[Sample, None, int]:
+    def _planned(
+        self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
+    ) -> Generator[Sample, None, int]:
         """All counts are known, so the walk itself reads nothing: it runs ahead, and the blocks it comes to are warmed."""
-        route = walk(len(self._blocks), self._lanes, self._take, deal, place=place, low=low)
+        if self._reader.index.is_certain:
+            note = _needless
+        route = walk(len(self._blocks), self._lanes, self._take, deal, place=place, low=low, note=note)
         plan: deque[tuple[int, BlockLane, int]] = deque()
         coming: set[BlockLane] = set()
         length: int | None = None
@@ -85,3 +89,7 @@ class Epoch:
     def _take(self, block: int, start: int, opened: Callable[[], None] = lambda: None) -> BlockLane:
         number = self._blocks[block]
         return BlockLane(self._reader, block, number, start, group=self._group, key=self._key, opened=opened)
+
+
+def _needless(place: Place) -> None:
+    """Whoever resumes has the counts too, and finds the place by them."""

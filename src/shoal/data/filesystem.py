@@ -21,9 +21,7 @@ try:
     import fsspec
     from fsspec.spec import AbstractFileSystem
 except ImportError as error:
-    raise MissingExtra(
-        "Streaming data needs fsspec, which comes with torch.", hint="pip install fsspec"
-    ) from error
+    raise MissingExtra("Streaming data needs fsspec, which comes with torch.", hint="pip install fsspec") from error
 
 PROTOCOL = "shoal"
 _BUFFER = 64 << 10

@@ -6,6 +6,7 @@ import logging
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +30,13 @@ class Index:
     def __init__(self, blocks: Sequence[Block], path: Path | None = None):
         self._known = {n: Counted(block.total) for n, block in enumerate(blocks) if block.total is not None}
         self._size = len(blocks)
+        self.is_certain = self.is_complete
+        """Whether every process knows all counts, without having read anything."""
         self._path = path
         self._read = 0
+        if path is not None:
+            with suppress(OSError):
+                os.utime(path)  # in use, so not to be swept away
         self.refresh()
 
     def get(self, number: int) -> Counted | None:

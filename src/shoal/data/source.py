@@ -7,12 +7,12 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound
+from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound, Refused, Unreachable
 from shoal.data.forks import renew_after_fork
 from shoal.data.pool import pool
 
@@ -22,6 +22,9 @@ WARM_LIMIT = 192
 """Reads begun ahead and not yet asked for; the oldest are forgotten."""
 _BEYOND = 64 << 10
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_CLOUDS = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+_store_pid: int | None = None
+"""The process that first used obstore."""
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -72,9 +75,10 @@ class Source:
     def read(self, path: str, start: int, end: int) -> bytes:
         with self._lock:
             begun = self._warm.pop((path, start, end), None)
-        if begun is not None and not begun.cancel():
-            return begun.result()
-        return self._read(path, start, end)
+        # One that failed while no one waited for it is tried again: the server may be back by now.
+        if begun is None or begun.cancel() or (begun.done() and begun.exception()):
+            return self._read(path, start, end)
+        return begun.result()
 
     def pieces(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """The file's bytes from `start`: up to `end` read ahead, beyond it as long as more is asked for."""
@@ -104,18 +108,24 @@ class Source:
 
     def open(self, path: str) -> BinaryIO:
         fs, root = self._filesystem()
-        with self._errors(path):
+        with self._reading(path):
             return cast(BinaryIO, fs.open(f"{root}/{path}", "rb"))
 
     def _read(self, path: str, start: int, end: int) -> bytes:
         if start >= end:
             return b""
         fs, root = self._filesystem()
-        with self._errors(path):
+        with self._reading(path):
             data: bytes = fs.cat_file(f"{root}/{path}", start=start, end=end)
         if len(data) != end - start:
-            raise Corrupt(f"{self.label}: {path} is shorter than it was when the stream began.")
+            raise Corrupt(
+                f"{self.label}: {path} gave {len(data)} bytes where {end - start} were asked for.",
+                hint="It has changed since the stream began, or its server cannot give parts of a file.",
+            )
         return data
+
+    def _reading(self, path: str) -> AbstractContextManager[None]:
+        return _explained(f"{self.label}: {path} is not there any more", f"{self.label}: {path}")
 
     def _filesystem(self) -> tuple[Any, str]:
         # Made anew in every process: few filesystems survive a fork.
@@ -123,20 +133,11 @@ class Source:
             self._opened = open_filesystem(self._url, self._options)
         return self._opened
 
-    @contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise NotFound(f"{self.label}: {path} is not there any more.") from error
-        except PermissionError as error:
-            raise Forbidden(f"{self.label}: {path} may not be read.") from error
-
 
 def open_source(what: str | os.PathLike[str], options: Mapping[str, Any]) -> Source:
     """A dataset's NAME[@VERSION][/PATH], a path (absolute, or beginning with . or ~), or a URL; its end may be a pattern."""
     label, url, pinned = os.fspath(what), _to_url(what), None
-    with _listing_errors(label):
+    with _explained(f"There is nothing at {label}", label):
         fs, path = open_filesystem(url, options)
         if url.startswith("shoal://"):
             reference, slash, inside = path.partition("/")
@@ -144,7 +145,9 @@ def open_source(what: str | os.PathLike[str], options: Mapping[str, Any]) -> Sou
             path = f"{pinned}{slash}{inside}"
         root, found = _list(fs, path.rstrip("/"))
     files = [_file(name.removeprefix(f"{root}/"), info) for name, info in found.items()]
-    return Source(label, f"{_scheme(url)}://{root}", sorted(files), options, pinned)
+    # HTTP's filesystem keeps the scheme in its paths.
+    root = root if _SCHEME.match(root) else f"{_scheme(url)}://{root}"
+    return Source(label, root, sorted(files), options, pinned)
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -188,12 +191,20 @@ def _to_url(what: str | os.PathLike[str]) -> str:
 
 def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
     """obstore's filesystem, for clouds whose own fsspec package is not there."""
+    if scheme not in _CLOUDS:
+        return None
     try:
         obstore: Any = import_module("obstore.fsspec")
     except ImportError:
         return None
-    if scheme not in obstore.SUPPORTED_PROTOCOLS:
-        return None
+    global _store_pid
+    if _store_pid not in (None, os.getpid()):
+        # It would wait for threads of its parent for ever.
+        raise Refused(
+            "obstore, which reads S3 here, does not work in a process forked after its first use.",
+            hint="Give the DataLoader multiprocessing_context='spawn', or pip install s3fs.",
+        )
+    _store_pid = os.getpid()
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
     plain = {"client_options": {"allow_http": True}} if endpoint.startswith("http://") else {}
     return obstore.FsspecStore(scheme, **plain | dict(options))
@@ -226,10 +237,15 @@ def _scheme(url: str) -> str:
 
 
 @contextmanager
-def _listing_errors(label: str) -> Iterator[None]:
+def _explained(missing: str, what: str) -> Iterator[None]:
+    """What filesystems raise, as errors of ours."""
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFound(f"There is nothing at {label}: {error}") from error
+        raise NotFound(f"{missing}: {error}") from error
     except PermissionError as error:
-        raise Forbidden(f"{label} may not be read.") from error
+        raise Forbidden(f"{what} may not be read.") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "obstore":
+            raise
+        raise Unreachable(f"{what} cannot be read: {str(error).strip().partition(chr(10))[0][:300]}") from error

@@ -63,7 +63,7 @@ def stream(
         raise InvalidSpec(f"tail is 'pad', 'keep' or 'drop', not {tail!r}.")
     if shuffle_buffer < 1 or batch_size < 1:
         raise InvalidSpec("shuffle_buffer and batch_size are at least 1.")
-    _place(rank, world_size)
+    _ranks(rank, world_size)
     source = open_source(name_or_url, storage_options or {})
     made = _stream_class()(
         source, format, shuffle=shuffle, seed=seed, rank=rank, world_size=world_size, shuffle_buffer=shuffle_buffer
@@ -106,7 +106,7 @@ class Stream:
         worker, workers = _worker()
         if workers == 0:
             self.begin_pass()
-        rank, world_size = self.place()
+        rank, world_size = self.ranks()
         deal = Deal(rank, world_size, worker, max(1, workers), self.batch_size, self._book.start[0])
         for position, block, raw in self._with_tail(deal):
             record = self.reader.decode(block, raw)
@@ -175,9 +175,9 @@ class Stream:
 
         return Loader(self, batch_size=batch_size, num_workers=num_workers, **options)
 
-    def place(self) -> tuple[int, int]:
+    def ranks(self) -> tuple[int, int]:
         """(rank, world size) as of now."""
-        return _place(*self._given)
+        return _ranks(*self._given)
 
     def begin_pass(self) -> None:
         """A pass begins in this process: where a loaded state says, once, and else at the epoch's start."""
@@ -187,14 +187,14 @@ class Stream:
 
     def advance(self, samples: int) -> None:
         """Workers have handed over as many more samples of this rank."""
-        self._position += samples * self.place()[1]
+        self._position += samples * self.ranks()[1]
 
     def finish_pass(self) -> None:
         self._is_done = True
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that is spawned does not know torch.distributed.
-        return self.__dict__ | {"_given": self.place()}
+        return self.__dict__ | {"_given": self.ranks()}
 
     def _open(self, source: Source) -> None:
         kind, files = choose(source.files, self._format, source.label)
@@ -206,6 +206,7 @@ class Stream:
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         stamps = json.dumps([self.fingerprint, [f.stamp for f in files]])
         kept = cache_dir() / "counts" / hashlib.blake2b(stamps.encode(), digest_size=16).hexdigest()
+        self._book.forget()
         self.source = source
         self.reader = Reader(source, kind, blocks, Index(blocks, kept))
 
@@ -247,7 +248,7 @@ class Stream:
             yield held
         if self.tail == "pad" and low < length:
             for position in deal.positions(length, deal.round_end(length - 1)):
-                first = order.samples(Deal((position - length) % length, length), BEGINNING, 0)
+                first = order.samples(Deal((position - length) % length, length), BEGINNING, 0, lambda _: None)
                 _, block, raw = next(first)
                 yield position, block, raw
 
@@ -270,7 +271,7 @@ def _worker() -> tuple[int, int]:
     return (info.id, info.num_workers) if info is not None else (0, 0)
 
 
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise InvalidSpec("Give both rank and world_size, or neither.")
     if rank is None or world_size is None:

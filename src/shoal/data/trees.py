@@ -141,6 +141,7 @@ def _site(access: Access, timeout_s: float, root: Path, limit: int, _around: tup
 def _kept(path: Path, expected: str | None) -> Manifest | None:
     try:
         manifest = load_manifest(path.read_bytes())
+        os.utime(path)
     except (OSError, ShoalError):
         return None
     return manifest if manifest_id(manifest) == expected else None

@@ -12,8 +12,8 @@ import pytest
 import wireviews as views
 from stubserver import reply
 
+from shoal.cli._checkpoint import export_url
 from shoal.cli._diff import compare, compare_tensors
-from shoal.cli.checkpoint import export_url
 from shoal.core.artifacts import Manifest
 from shoal.core.errors import UsageError
 from shoal.store.hashing import chunk_hash

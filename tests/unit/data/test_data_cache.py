@@ -127,6 +127,17 @@ def test_files_of_a_killed_writer_are_swept_away_later(cache):
     assert fresh.exists()
 
 
+def test_what_has_been_of_no_use_for_long_is_swept_away_too(cache):
+    put(cache, [1])
+    for folder in ("counts", "manifests"):
+        (cache.root / folder).mkdir()
+        for name, age in (("old", 40), ("new", 1)):
+            (cache.root / folder / name).write_text("")
+            os.utime(cache.root / folder / name, (time.time() - age * 86400,) * 2)
+    cache.sweep()
+    assert sorted(p.name for p in cache.root.glob("*/*") if p.parent.name in ("counts", "manifests")) == ["new", "new"]
+
+
 class TestClaims:
     def test_what_another_claims_is_not_ours(self, cache):
         other = ChunkCache(cache.root, cache.limit)

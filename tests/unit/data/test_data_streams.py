@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import pickle
 import subprocess
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal.data
-from shoal.core.errors import InvalidSpec, NotFound
+from shoal.core.errors import InvalidSpec, MissingExtra, NotFound
 
 slow_fixtures = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -118,6 +119,11 @@ class TestResume:
         resumed = shoal.data.stream(tmp_path)
         resumed.load_state_dict(state)
         assert list(resumed) == order[250:]
+        list(resumed)
+        assert resumed.reader.index.is_complete
+        counted = iter(resumed)
+        assert [next(counted) for _ in range(250)] == order[:250]
+        assert 150 <= resumed.state_dict()["place"][0] <= 250
 
     def test_a_resumed_pass_can_be_saved_and_resumed_again(self, numbers, ids):
         folder = numbers(300)
@@ -222,6 +228,25 @@ def test_a_malformed_record_is_named_with_its_file(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": 1}\n{"id": \n')
     with pytest.raises(InvalidSpec, match=r"a\.jsonl is malformed"):
         list(shoal.data.stream(tmp_path))
+
+
+class TestWithoutTorch:
+    @pytest.fixture(autouse=True)
+    def no_torch(self, monkeypatch):
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: None if name == "torch" else find(name, *more)
+        )
+
+    def test_a_stream_is_a_plain_iterable(self, numbers):
+        stream = shoal.data.stream(numbers(10))
+        assert type(stream) is shoal.data.Stream
+        assert sorted(r["id"] for r in stream) == list(range(10))
+        assert type(stream.as_map()) is shoal.data.MapView
+
+    def test_a_loader_says_what_is_missing(self, numbers):
+        with pytest.raises(MissingExtra, match="torch"):
+            shoal.data.stream(numbers(10)).loader()
 
 
 class TestMap:

@@ -77,6 +77,15 @@ def test_a_finished_pass_is_finished_and_the_next_starts_anew(make):
     assert loaded(resumed) == list(make())
 
 
+def test_forked_workers_read_parquet_that_their_parent_has_opened(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": list(range(1000))}), tmp_path / "a.parquet", row_group_size=100)
+    stream = shoal.data.stream(tmp_path, decode=only_id)
+    order = list(stream)
+    assert loaded(stream.loader(batch_size=10, num_workers=2)) == order
+
+
 def test_all_ranks_have_as_many_batches(make):
     shares = [list(make(rank=rank, world_size=4).loader(batch_size=7, num_workers=1)) for rank in range(4)]
     assert {tuple(map(len, share)) for share in shares} == {(7, 7, 7, 7, 7, 7, 7, 4)}
@@ -97,6 +106,6 @@ def test_a_worker_does_not_claim_to_know_the_state(make):
 def test_ranks_come_from_torch_distributed(make, tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
-        assert make().place() == (0, 1)
+        assert make().ranks() == (0, 1)
     finally:
         torch.distributed.destroy_process_group()
