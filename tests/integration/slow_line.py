@@ -59,9 +59,10 @@ class SlowLine:
             pass
         for end in (source, sink):
             try:
-                end.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)  # wakes whoever reads it
             except OSError:
                 pass
+            end.close()
 
 
 @contextmanager

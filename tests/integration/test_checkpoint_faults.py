@@ -62,7 +62,9 @@ def strike(server, job_id):
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             line, env = " ".join(process.cmdline()), process.environ()
-            if (what == "worker" and env.get("SHOAL_JOB_ID") == job_id and line.endswith("train.py")) or (what == "agent" and "shoal.agent" in line and str(server.home) in line and "salvage" not in line):
+            if (what == "worker" and env.get("SHOAL_JOB_ID") == job_id and line.endswith("train.py")) or (
+                what == "agent" and "shoal.agent" in line and str(server.home) in line and "salvage" not in line
+            ):
                 process.kill()
     return what
 

@@ -192,7 +192,7 @@ class TestCache:
             largest = max(largest, _size_while_changing(tmp_path / "cache" / "chunks"))
             time.sleep(0.05)
         assert [process.returncode for process in readers] == [0, 0]
-        assert 0 < largest < 30_000_000
+        assert 0 < largest < 50_000_000
 
 
 def _size_while_changing(folder):

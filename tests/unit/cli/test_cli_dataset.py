@@ -305,7 +305,7 @@ class TestCheck:
         ("name", "data", "count"),
         [
             ("a.jsonl", b'{"x": 1}\n\n{"x": 2}\n', 2),
-            ("a.jsonl.gz", gzip.compress(b'{"x": 1}\n'), 1),
+            ("a.jsonl.gz", gzip.compress(b'{"x": 1}\n', mtime=0), 1),
             ("a.json", b"[1, 2]", 0),
             ("a.csv", b"x,y\n1,2\n3,4\n", 2),
             ("a.tsv", b"x\ty\n1\t2\n", 1),
@@ -313,7 +313,7 @@ class TestCheck:
             ("a.zip", zipped(a="1"), 0),
             ("a.tar.gz", tarred(), 0),
             ("a.tar", tarred("w"), 0),
-            ("a.bin.gz", gzip.compress(b"1"), 0),
+            ("a.bin.gz", gzip.compress(b"1", mtime=0), 0),
         ],
     )
     def test_sound_files_are_read(self, name, data, count):
@@ -332,7 +332,7 @@ class TestCheck:
             ("a.zip", zipped(a="1" * 100).replace(b"111", b"121", 1), None, "damaged at a"),
             ("a.tar.gz", tarred()[:-100], None, "cannot be read"),
             ("a.tar", tarred("w")[:50_000], None, "cannot be read"),
-            ("a.jsonl.gz", gzip.compress(b'{"x": 1}\n')[:-5], None, "cannot be read"),
+            ("a.jsonl.gz", gzip.compress(b'{"x": 1}\n', mtime=0)[:-5], None, "cannot be read"),
             ("a.parquet", b"PAR1", None, ""),
             ("a.arrow", b"hello", None, "is not an arrow file"),
         ],

@@ -1,6 +1,7 @@
 """An attempt's life under duplicated, reordered and contradictory reports: only legal states, no slot used twice."""
 
 import itertools
+import os
 import tempfile
 from pathlib import Path
 
@@ -267,6 +268,9 @@ class AttemptMachine(RuleBasedStateMachine):
 
 
 AttemptMachine.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=int(os.environ.get("SHOAL_ROUNDS", "3")) * 2,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestAttemptMachine = AttemptMachine.TestCase
