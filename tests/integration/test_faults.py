@@ -74,13 +74,13 @@ def workers(job_id):
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server, code, round_):
-    name, total = f"outlive-{round_}", 400
+    name, total = f"outlive-{round_}", 600
     folder = code({"train.py": COUNTING})
     server.cli("training", "run", name, "--dir", str(folder), "--nodes", "2", "--", "train.py", str(total))
     job_id = server.wait_for(name, lambda j: j.status == "running").id
-    for _ in range(2):
+    for kill in range(2):
         server.kill()
-        assert workers(job_id)
+        assert kill > 0 or workers(job_id)  # by the second time it may have finished
         server.start()
         server.wait_for(
             name, lambda j: j.status.is_terminal or (j.progress and j.progress.step > random.randint(1, 200))
