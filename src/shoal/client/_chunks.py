@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from shoal.client._http import Http
@@ -13,6 +15,8 @@ from shoal.core.errors import Corrupt, NotFound, Unreachable
 
 if TYPE_CHECKING:
     from shoal.store.backend import ChunkStore
+    from shoal.store.buffers import Buffers
+    from shoal.store.hashing import Data
 
 SILENCE_S = 60.0
 
@@ -21,29 +25,33 @@ class ServerChunks:
     def __init__(self, http: Http, path: str, store: Store):
         self._http, self._path, self._store = http, path, store
 
-    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """They come in order. Where an answer breaks off, the next one alone tells a damaged chunk from a lost line."""
+    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, Data]]:
+        """In any order. Where an answer breaks off, one chunk alone tells a damaged one from a lost line."""
         left = dict.fromkeys(names)
         while len(left) > 1:
+            suspect = None
             try:
                 for name, data in self._stream(list(left)):
                     if name in left:
                         del left[name]
                         yield name, data
-            except (Unreachable, Corrupt):
-                pass
+            except (Unreachable, Corrupt) as error:
+                suspect = error.details.get("hash")
             if left:
-                name = next(iter(left))
+                name = suspect if suspect in left else next(iter(left))
                 yield name, self._alone(name)
                 del left[name]
         for name in left:
             yield name, self._alone(name)
 
-    def _stream(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
-        from shoal.store.wire import decode_frames
+    def _stream(self, names: list[str]) -> Iterator[tuple[str, Data]]:
+        from shoal.store.wire import Fillable, decode_frames, read_frames
 
-        with self._http.receive(self._path, FetchRequest(hashes=names), silence_s=SILENCE_S) as pieces:
-            yield from decode_frames(pieces)
+        with self._http.receive_bulk(self._path, FetchRequest(hashes=names), silence_s=SILENCE_S) as answer:
+            if isinstance(answer, Fillable):
+                yield from read_frames(answer, _buffers())
+            else:
+                yield from decode_frames(answer)
 
     def _alone(self, name: str) -> bytes:
         from shoal.store.hashing import verify
@@ -60,15 +68,27 @@ class NearbyChunks:
     def __init__(self, store: ChunkStore, server: ServerChunks):
         self._local, self._server = store, server
 
-    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        elsewhere = []
-        for name in names:
-            try:
-                yield name, self._local.get(name)
-            except (NotFound, OSError):
-                elsewhere.append(name)
-        if elsewhere:
-            yield from self._server.get_many(elsewhere)
+    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, Data]]:
+        left = dict.fromkeys(names)
+        try:
+            for name, data in self._local.get_many(left, once=True):
+                yield name, data
+                del left[name]
+        except (NotFound, OSError):
+            for name in list(left):
+                with suppress(NotFound, OSError):
+                    yield name, self._local.get(name)
+                    del left[name]
+        if left:
+            yield from self._server.get_many(list(left))
+
+
+@cache
+def _buffers() -> Buffers:
+    from shoal.store.buffers import Buffers
+    from shoal.store.wire import WINDOW
+
+    return Buffers(WINDOW, keep=8)
 
 
 def nearby_store(url: str) -> ChunkStore | None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.errors import Corrupt, NameTaken, NotFound, Refused, ShoalError
-from shoal.store.files import disk_errors, read_exact
-from shoal.store.hashing import chunk_hash
+from shoal.store.files import disk_errors, read_exact, write_at
+from shoal.store.hashing import Data, chunk_hash
 from shoal.store.manifest import manifest_id
 from shoal.store.transfer import in_parallel
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 16 << 20
 BATCH_COUNT = 512
+RUN_BYTES = 4 << 20
 THREADS = 4
 MOST_NAMED = 5
 
@@ -36,8 +37,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Source(Protocol):
     """Where chunks come from."""
 
-    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Each of them, verified, in any order."""
+    def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, Data]]:
+        """Each of them, verified, in any order; some may be views of one larger piece of memory."""
         ...
 
 
@@ -130,25 +131,18 @@ class _Filling:
 
     def _take(self, names: list[str], source: Source) -> int:
         received = 0
+        run = _Run(self._root)
         try:
             for name, data in source.get_many(names):
                 received += len(data)
                 for file, offset in self._places[name]:
-                    self._write(file, data, offset)
+                    run.add(file, offset, data)
                     self._report(len(data))
+            run.write()
         except (Corrupt, NotFound) as error:
+            run.write()
             raise self._named(error) from error
         return received
-
-    def _write(self, file: FileEntry, data: bytes, offset: int) -> None:
-        fd = os.open(self._root / file.path, _WRITE, _mode(file))
-        try:
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(fd, view, offset)
-                view, offset = view[written:], offset + written
-        finally:
-            os.close(fd)
 
     def _named(self, error: ShoalError) -> ShoalError:
         """The same error, saying which file it hurts."""
@@ -161,6 +155,33 @@ class _Filling:
             hint="See all that is hurt: shoal store check. Pushing the same files again heals it after --quarantine.",
             details=error.details | {"path": places[0][0].path},
         )
+
+
+class _Run:
+    """Chunks that lie one after another in a file, gathered to be written with one call."""
+
+    def __init__(self, root: Path):
+        self._root = str(root)
+        self._file: FileEntry | None = None
+        self._start = self._size = 0
+        self._parts: list[Data] = []
+
+    def add(self, file: FileEntry, offset: int, data: Data) -> None:
+        if file is not self._file or offset != self._start + self._size or self._size >= RUN_BYTES:
+            self.write()
+            self._file, self._start = file, offset
+        self._parts.append(data)
+        self._size += len(data)
+
+    def write(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if self._file is None or not parts:
+            return
+        fd = os.open(f"{self._root}/{self._file.path}", _WRITE, _mode(self._file))
+        try:
+            write_at(fd, parts, self._start)
+        finally:
+            os.close(fd)
 
 
 def _already_there(manifest: Manifest, dest: Path, force: bool) -> set[str]:

@@ -21,7 +21,7 @@ COMMIT_TRIES = 5
 COMMIT_TIMEOUT_S = 600.0
 REQUEST_S = 1.0
 """What one request should take: a cut-off one loses little, and whoever waits sees something move."""
-SMALLEST, LARGEST = 1 << 20, 32 << 20
+SMALLEST, LARGEST = 1 << 20, 16 << 20
 MOST_CHUNKS = 512
 THREADS = 4
 

@@ -62,7 +62,9 @@ class StoredFile(io.RawIOBase):
         if index not in self._kept:
             count = AHEAD if index == self._last + 1 else 1
             wanted = [i for i in range(index, min(index + count, len(self._starts))) if i not in self._kept]
-            found = dict(self._source.get_many(list({self._file.chunks[i].hash for i in wanted})))
+            names = list({self._file.chunks[i].hash for i in wanted})
+            # A copy of its own: what comes may be a view of something far larger.
+            found = {name: bytes(data) for name, data in self._source.get_many(names)}
             self._kept |= {i: found[self._file.chunks[i].hash] for i in wanted}
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)

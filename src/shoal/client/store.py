@@ -28,9 +28,9 @@ class Store(WorkspaceNoun):
 
     def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
         """Store a batch; all of it is durable when this returns. Sending it twice changes nothing."""
-        from shoal.store.wire import encode_frames
+        from shoal.store.wire import frame_pieces
 
-        body = b"".join(encode_frames(chunks))
+        body = list(frame_pieces(chunks))
         if not body:
             return 0
         path = self._path("store", "chunks")

@@ -48,6 +48,13 @@ class ChunkStore(ABC):
     def get(self, name: str) -> bytes:
         """The plain bytes, verified: NotFound if absent, Corrupt if they do not match the hash."""
 
+    def get_many(self, names: Iterable[str], *, once: bool = False) -> Iterator[tuple[str, Data]]:
+        """(hash, plain bytes) of each, verified like `get`, in any order; some may be views of one larger piece of memory.
+
+        `once`: whoever asks will not need them again soon.
+        """
+        return ((name, self.get(name)) for name in names)
+
     @abstractmethod
     def delete(self, hashes: Iterable[str]) -> None:
         """Forget chunks at once; absent ones are fine. Not for general use: `gc.collect` knows what may go."""

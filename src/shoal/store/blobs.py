@@ -27,6 +27,10 @@ class Blobs(ABC):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """The blob or a part of it. NotFound."""
 
+    def view(self, key: str, start: int, length: int, *, once: bool = False) -> memoryview:
+        """A part of a blob. `once`: whoever asks will not need it again soon, so that it need not be kept in memory."""
+        return memoryview(self.get(key, start, length))
+
     @abstractmethod
     def present(self, keys: Iterable[str]) -> set[str]: ...
 

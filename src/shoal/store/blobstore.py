@@ -17,6 +17,7 @@ from shoal.store.backend import ChunkStore, StoredChunk
 from shoal.store.blobs import Blobs
 from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
+from shoal.store.index import Place
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
 from shoal.store.packset import PackSet
 from shoal.store.packset import key as pack_key
@@ -42,13 +43,30 @@ class BlobStore(ChunkStore):
         return {h for key, h in single.items() if key not in here}
 
     def put_many(self, chunks: Iterable[tuple[str, Data]], *, trusted: bool = False) -> int:
-        stored, batch, size = 0, dict[str, Data](), 0
-        for name, data in chunks:
-            if len(data) > MAX_CHUNK:
-                raise Corrupt(f"Chunk {name[:12]}… has {len(data)} bytes; the limit is {MAX_CHUNK}.")
-            if not trusted:
-                verify(check_hash(name), data)
-            batch[name] = data
+        def checked() -> Iterator[tuple[str, None, Data]]:
+            for name, data in chunks:
+                if len(data) > MAX_CHUNK:
+                    raise Corrupt(f"Chunk {name[:12]}… has {len(data)} bytes; the limit is {MAX_CHUNK}.")
+                if not trusted:
+                    verify(check_hash(name), data)
+                yield name, None, data
+
+        return self._put_all(checked())
+
+    def put_stored(self, chunks: Iterable[tuple[str, int, Data]]) -> int:
+        """`put_many` of (hash, codec, payload): verified, and then stored as they came, not packed once more."""
+
+        def checked() -> Iterator[tuple[str, int, Data]]:
+            for name, codec, payload in chunks:
+                verify(check_hash(name), payload if codec == PLAIN else decode(codec, payload))
+                yield name, codec, payload
+
+        return self._put_all(checked())
+
+    def _put_all(self, chunks: Iterable[tuple[str, int | None, Data]]) -> int:
+        stored, batch, size = 0, dict[str, tuple[int | None, Data]](), 0
+        for name, codec, data in chunks:
+            batch[name] = codec, data
             size += len(data)
             if size >= _BATCH_BYTES or len(batch) >= _BATCH_COUNT:
                 stored += self._put_batch(batch)
@@ -68,6 +86,40 @@ class BlobStore(ChunkStore):
         if damaged:
             raise Corrupt(f"Chunk {name[:12]}… is damaged in the store.", details={"hash": name}) from damaged
         raise NotFound(f"The store holds no chunk {name[:12]}….", details={"hash": name})
+
+    def get_many(self, names: Iterable[str], *, once: bool = False) -> Iterator[tuple[str, Data]]:
+        wanted = dict.fromkeys(map(check_hash, names))
+        for name, codec, payload in self.packs.read_places(self.packs.places(wanted), once=once):
+            try:
+                plain = payload if codec == PLAIN else decode(codec, payload)
+                verify(name, plain)
+            except Corrupt:
+                continue  # there may be a better copy
+            del wanted[name]
+            yield name, plain
+        for name in wanted:
+            yield name, self.get(name)
+
+    def stored(self, names: Iterable[str]) -> tuple[int | None, Iterator[tuple[str, int, Data]]]:
+        """(hash, codec, payload) of each as it is stored, for someone who verifies it: neither unpacked nor looked at here.
+
+        With it comes how many bytes all payloads have, where that is known.
+        """
+        wanted = dict.fromkeys(map(check_hash, names))
+        places = self.packs.places(wanted)
+        size = sum(place.length for place in places.values()) if len(places) == len(wanted) else None
+        return size, self._stored(wanted, places)
+
+    def _stored(self, wanted: dict[str, None], places: dict[str, Place]) -> Iterator[tuple[str, int, Data]]:
+        for name, codec, payload in self.packs.read_places(places):
+            if len(payload) == places[name].length:
+                del wanted[name]
+                yield name, codec, payload
+        for name in wanted:
+            codec, data = encode(self.get(name), compress=self._compress)
+            if name in places and len(data) != places[name].length:
+                raise Corrupt(f"Chunk {name[:12]}… was moved meanwhile.", details={"hash": name})
+            yield name, codec, data
 
     def delete(self, hashes: Iterable[str]) -> None:
         doomed = {check_hash(h) for h in hashes}
@@ -126,9 +178,14 @@ class BlobStore(ChunkStore):
             raise Corrupt(f"Manifest {manifest_id[:12]}… is damaged: its bytes do not match its id.")
         return data
 
-    def _put_batch(self, batch: dict[str, Data]) -> int:
+    def _put_batch(self, batch: dict[str, tuple[int | None, Data]]) -> int:
+        """(codec, payload) by hash; no codec means plain bytes that are packed here where that pays."""
         wanted = self.missing(batch)
-        encoded = [(name, *encode(batch[name], compress=self._compress)) for name in wanted]
+        encoded = [
+            (name, *(encode(data, compress=self._compress) if codec is None else (codec, data)))
+            for name, (codec, data) in batch.items()
+            if name in wanted
+        ]
         if len(encoded) >= _PACK_FROM:
             self.packs.write(encoded)
         elif encoded:

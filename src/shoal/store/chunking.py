@@ -5,17 +5,13 @@ The parameters are part of every manifest's meaning: changing one costs all dedu
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import weakref
 from collections.abc import Iterator
 from typing import Final
 
 from pyfastcdc import FastCDC
 
-from shoal.store.direct import private_memory
-from shoal.store.files import read_exact
+from shoal.store.buffers import Buffers
+from shoal.store.files import read_exact, read_into
 from shoal.store.formats import tensor_bounds
 
 WHOLE_FILE: Final = 1 << 20
@@ -31,21 +27,15 @@ _WINDOW: Final = 8 << 20
 
 
 class Windows:
-    """Buffers to read into, used again once the last chunk cut from one is let go of: fresh memory costs as much as hashing."""
+    """Where files are read into. A window is used again once the last chunk cut from it is let go of."""
 
     def __init__(self) -> None:
-        self._free: list[mmap.mmap] = []
+        self._buffers = Buffers(_WINDOW)
 
     def read(self, fd: int, length: int, at: int) -> memoryview:
         """Up to `length` bytes, at most a window; fewer only where the file ends."""
-        memory = self._free.pop() if self._free else private_memory(_WINDOW)
-        lent = (ctypes.c_char * _WINDOW).from_buffer(memory)
-        weakref.finalize(lent, self._free.append, memory).atexit = False
-        view = memoryview(lent).cast("B")[:length]
-        have = 0
-        while have < length and (read := os.preadv(fd, [view[have:]], at + have)):
-            have += read
-        return view[:have]
+        view = self._buffers.lend(length)
+        return view[: read_into(fd, view, at)]
 
 
 def read_chunks(fd: int, size: int, name: str, windows: Windows) -> Iterator[memoryview]:

@@ -1,4 +1,4 @@
-"""Writing past the page cache: half the CPU time, and what a training on this machine reads stays in memory.
+"""Writing and reading past the page cache: half the CPU time, and what a training on this machine reads stays in memory.
 
 What is put is synced at once, so the cache would only hold a second copy of it.
 """
@@ -10,8 +10,8 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 
+from shoal.store.buffers import Buffers, private_memory
 from shoal.store.hashing import Data
 
 _BUFFER = 4 << 20
@@ -61,12 +61,44 @@ class DirectWriter:
         return True
 
 
-def private_memory(size: int) -> mmap.mmap:
-    """Page-aligned, in huge pages where the system has them."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+def read_once(fd: int, length: int, start: int, buffers: Buffers) -> memoryview:
+    """Up to `length` bytes at `start`: from the page cache as far as they are in it, else past it. Fewer where the file ends."""
+    skipped = start % _BLOCK
+    view = buffers.lend(skipped + length + -(skipped + length) % _BLOCK)
+    have = _read_cached(fd, view, start - skipped)
+    if have < skipped + length:
+        have -= have % _BLOCK
+        have += _read_blocks(fd, view[have:], start - skipped + have)
+    return view[skipped : max(skipped, min(have, skipped + length))]
+
+
+def _read_cached(fd: int, view: memoryview, at: int) -> int:
+    have = 0
+    try:
+        while have < len(view) and (done := os.preadv(fd, [view[have:]], at + have, os.RWF_NOWAIT)):
+            have += done
+    except (OSError, AttributeError):  # EAGAIN: not in memory; or this system cannot tell
+        pass
+    return have
+
+
+def _read_blocks(fd: int, view: memoryview, at: int) -> int:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        return _read_all(fd, view, at)
+    except (OSError, AttributeError):
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        return _read_all(fd, view, at)
+
+
+def _read_all(fd: int, view: memoryview, at: int) -> int:
+    have = 0
+    while have < len(view) and (done := os.preadv(fd, [view[have:]], at + have)):
+        have += done
+        if done % _BLOCK:  # only where the file ends
+            break
+    return have
 
 
 def _write_blocks(fd: int, view: memoryview, at: int) -> None:

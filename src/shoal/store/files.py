@@ -6,18 +6,24 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shoal.core.errors import NotFound, StorageFull
 from shoal.store.blobs import Blob, Blobs
-from shoal.store.direct import DirectWriter
+from shoal.store.buffers import Buffers
+from shoal.store.direct import DirectWriter, read_once
 from shoal.store.hashing import Data
 
 _TMP = "tmp/-"
 _DIRECT_FROM = 1 << 20
+_ALIGNING = 8 << 10
+_READ, _READ_SMALL = (8 << 20) + _ALIGNING, (768 << 10) + _ALIGNING
+"""What is read at once, with room to align it: many neighbours, or about one chunk."""
+_MOST_VIEWS = 1024
+"""What one call takes (IOV_MAX)."""
 _SYNC_THREADS = 8
 """The kernel merges concurrent flushes: eight threads sync many files about three times as fast as one."""
 
@@ -27,6 +33,7 @@ class LocalBlobs(Blobs):
         self.root = root
         self._folders: set[str] = set()
         self._direct = DirectWriter()
+        self._small, self._large = Buffers(_READ_SMALL, keep=64), Buffers(_READ, keep=4)
 
     def put(self, items: Sequence[tuple[str, Sequence[Data]]]) -> None:
         staged: list[tuple[str, str]] = []
@@ -50,12 +57,21 @@ class LocalBlobs(Blobs):
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         with disk_errors(self.root):
-            try:
-                fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError as error:
-                raise NotFound(f"The store holds no {key!r}.") from error
+            fd = self._open(key)
             try:
                 return read_exact(fd, os.fstat(fd).st_size - start if length is None else length, start)
+            finally:
+                os.close(fd)
+
+    def view(self, key: str, start: int, length: int, *, once: bool = False) -> memoryview:
+        with disk_errors(self.root):
+            buffers = self._small if length <= _READ_SMALL - _ALIGNING else self._large
+            fd = self._open(key)
+            try:
+                if once:
+                    return read_once(fd, length, start, buffers)
+                view = buffers.lend(length)
+                return view[: read_into(fd, view, start)]
             finally:
                 os.close(fd)
 
@@ -104,6 +120,12 @@ class LocalBlobs(Blobs):
                 with suppress(FileNotFoundError):
                     _sync_file(folder)
 
+    def _open(self, key: str) -> int:
+        try:
+            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFound(f"The store holds no {key!r}.") from error
+
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 
@@ -139,13 +161,25 @@ def disk_errors(where: Path) -> Iterator[None]:
 
 def write_all(fd: int, pieces: Sequence[Data]) -> None:
     """All pieces, however many calls it takes."""
+    _in_calls(pieces, lambda views, _: os.writev(fd, views))
+
+
+def write_at(fd: int, pieces: Sequence[Data], start: int) -> None:
+    """All pieces one after another from `start`, wherever the file is at."""
+    _in_calls(pieces, lambda views, done: os.pwritev(fd, views, start + done))
+
+
+def _in_calls(pieces: Sequence[Data], write: Callable[[Sequence[Data], int], int]) -> None:
     views = [memoryview(p).cast("B") for p in pieces if len(p)]
-    while views:
-        done = os.writev(fd, views[:1024])
-        while views and done >= len(views[0]):
-            done -= len(views.pop(0))
+    first, total = 0, 0
+    while first < len(views):
+        done = write(views[first : first + _MOST_VIEWS], total)
+        total += done
+        while first < len(views) and done >= len(views[first]):
+            done -= len(views[first])
+            first += 1
         if done:
-            views[0] = views[0][done:]
+            views[first] = views[first][done:]
 
 
 def read_exact(fd: int, length: int, start: int) -> bytes:
@@ -159,6 +193,14 @@ def read_exact(fd: int, length: int, start: int) -> bytes:
         parts.append(more)
         have += len(more)
     return b"".join(parts)
+
+
+def read_into(fd: int, view: memoryview, start: int) -> int:
+    """Fill the view from `start`; returns how much there was, less only where the file ends."""
+    have = 0
+    while have < len(view) and (done := os.preadv(fd, [view[have:]], start + have)):
+        have += done
+    return have
 
 
 def make_folder(path: Path) -> None:

@@ -33,7 +33,7 @@ _ASK = 500
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Place:
     pack: str
     offset: int

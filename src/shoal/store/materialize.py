@@ -6,31 +6,39 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import Corrupt, InvalidSpec, NameTaken
 from shoal.store import hashing
-from shoal.store.files import disk_errors
+from shoal.store.files import disk_errors, write_at
+from shoal.store.hashing import Data
 from shoal.store.manifest import check_manifest
 from shoal.store.pack import THREADS, Progress
 
 GetChunk = Callable[[str], bytes]
+GetMany = Callable[[Iterable[str]], Iterator[tuple[str, Data]]]
+"""Chunks by name, in any order; their bytes may be views of one larger piece of memory."""
 Donor = Callable[[FileEntry], Path | None]
 
+_SMALL_GROUP = 64
+_PART = 4 << 20
+"""Bytes of a large file that are got and written together."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def materialize(
     manifest: Manifest,
-    get_chunk: GetChunk,
+    get: GetChunk | GetMany,
     dest: Path,
     *,
+    many: bool = False,
     verify: bool = True,
     read_only: bool = False,
     merge: bool = False,
@@ -42,7 +50,7 @@ def materialize(
     """Write the manifest's files to `dest`.
 
     `dest` must not exist or be an empty folder; with `merge` it may hold other files, and ones of the same path are replaced.
-    `verify=False` when `get_chunk` has compared the hash itself. `read_only` leaves files 0444/0555 and folders 0555. `stamp_s`
+    `get` gives one chunk or, if `many`, several. `verify=False` when it has compared hashes itself. `read_only` leaves files 0444/0555 and folders 0555. `stamp_s`
     is every file's mtime. `donor` names an existing file of the same content and mode to link to, if there is one.
     """
     check_manifest(manifest)
@@ -61,7 +69,8 @@ def materialize(
         aside.mkdir(mode=0o700)
         try:
             style = _Style(verify, read_only, stamp_s, donor or (lambda _: None))
-            with _Writer(aside, get_chunk, style, threads, progress or (lambda _: None)) as writer:
+            get_many = cast(GetMany, get) if many else _one_by_one(cast(GetChunk, get))
+            with _Writer(aside, get_many, style, threads, progress or (lambda _: None)) as writer:
                 writer.run(manifest)
             if home == dest:
                 _merge(manifest, aside, dest)
@@ -92,9 +101,9 @@ class _Style:
 class _Writer:
     """Writes into a private new folder in which every folder is made by itself: no path can lead outside."""
 
-    def __init__(self, root: Path, get_chunk: GetChunk, style: _Style, threads: int, progress: Progress):
-        self._root = root
-        self._get = get_chunk
+    def __init__(self, root: Path, get_many: GetMany, style: _Style, threads: int, progress: Progress):
+        self._root = str(root)
+        self._get = get_many
         self._style = style
         self._progress = progress
         self._threads = threads
@@ -123,12 +132,12 @@ class _Writer:
         _raise_first(wait(running).done)
         mode = 0o555 if self._style.read_only else 0o755
         for folder in sorted(made, reverse=True):
-            (self._root / folder).chmod(mode)
+            Path(self._root, folder).chmod(mode)
 
     def _make(self, folder: str, made: set[str]) -> None:
         if folder not in made:
             self._make(folder.rpartition("/")[0], made)
-            (self._root / folder).mkdir(0o700)
+            Path(self._root, folder).mkdir(0o700)
             made.add(folder)
 
     def _jobs(self, manifest: Manifest) -> Iterator[Callable[[], None]]:
@@ -140,26 +149,34 @@ class _Writer:
                 yield from self._large(file)
                 continue
             small.append(file)
-            if len(small) == 32:
+            if len(small) == _SMALL_GROUP:
                 yield partial(self._small, small)
                 small = []
         yield partial(self._small, small)
 
     def _small(self, files: list[FileEntry]) -> None:
+        users: dict[str, list[FileEntry]] = {}
         for file in files:
-            fd = self._create(file)
-            try:
-                for chunk in file.chunks:
-                    self._write(fd, chunk, 0)
-            finally:
-                self._close(fd)
+            if file.chunks:
+                users.setdefault(file.chunks[0].hash, []).append(file)
+            else:
+                self._close(self._create(file))
+        for name, data in self._get(users):
+            for file in users[name]:
+                self._check(file.chunks[0], data)
+                fd = self._create(file)
+                try:
+                    write_at(fd, [data], 0)
+                finally:
+                    self._close(fd)
+                self._progress(file.size)
 
     def _linked(self, file: FileEntry) -> bool:
         donor = self._style.donor(file) if file.size else None
         if donor is None:
             return False
         try:
-            os.link(donor, self._root / file.path, follow_symlinks=False)
+            os.link(donor, f"{self._root}/{file.path}", follow_symlinks=False)
         except OSError:  # gone, too many links, another disk
             return False
         self._progress(file.size)
@@ -173,33 +190,55 @@ class _Writer:
             os.close(fd)
 
     def _large(self, file: FileEntry) -> Iterator[Callable[[], None]]:
-        target = _Target(self._create(file), len(file.chunks), self._close)
+        parts = list(_parts(file))
+        target = _Target(self._create(file), len(parts), self._close)
         self._open.add(target)
-        offset = 0
-        for chunk in file.chunks:
-            yield partial(self._part, target, chunk, offset)
-            offset += chunk.size
+        for part in parts:
+            yield partial(self._part, target, part)
 
-    def _part(self, target: _Target, chunk: Chunk, offset: int) -> None:
-        self._write(target.fd, chunk, offset)
+    def _part(self, target: _Target, part: list[tuple[int, Chunk]]) -> None:
+        """Neighbouring chunks of a file, got together and written with as few calls as their order allows."""
+        places: dict[str, list[tuple[int, Chunk]]] = {}
+        for offset, chunk in part:
+            places.setdefault(chunk.hash, []).append((offset, chunk))
+        got: list[tuple[int, Data]] = []
+        for name, data in self._get(places):
+            for offset, chunk in places[name]:
+                self._check(chunk, data)
+                got.append((offset, data))
+        got.sort(key=lambda pair: pair[0])
+        write_at(target.fd, [data for _, data in got], part[0][0])
+        self._progress(sum(chunk.size for _, chunk in part))
         if target.one_done():
             self._open.discard(target)
 
     def _create(self, file: FileEntry) -> int:
         mode = (0o555 if file.executable else 0o444) if self._style.read_only else (0o755 if file.executable else 0o644)
-        return os.open(self._root / file.path, _NEW_FILE, mode)
+        return os.open(f"{self._root}/{file.path}", _NEW_FILE, mode)
 
-    def _write(self, fd: int, chunk: Chunk, offset: int) -> None:
-        data = self._get(chunk.hash)
+    def _check(self, chunk: Chunk, data: Data) -> None:
         if len(data) != chunk.size:
             raise Corrupt(f"Chunk {chunk.hash[:12]}… has {len(data)} bytes; the manifest says {chunk.size}.")
         if self._style.verify:
             hashing.verify(chunk.hash, data)
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(fd, view, offset)
-            view, offset = view[written:], offset + written
-        self._progress(chunk.size)
+
+
+def _one_by_one(get: GetChunk) -> GetMany:
+    return lambda names: ((name, get(name)) for name in names)
+
+
+def _parts(file: FileEntry) -> Iterator[list[tuple[int, Chunk]]]:
+    """(offset, chunk) of a file, in pieces of work of a few megabytes."""
+    part: list[tuple[int, Chunk]] = []
+    start = offset = 0
+    for chunk in file.chunks:
+        if part and offset + chunk.size - start > _PART:
+            yield part
+            part, start = [], offset
+        part.append((offset, chunk))
+        offset += chunk.size
+    if part:
+        yield part
 
 
 class _Target:

@@ -1,7 +1,7 @@
 """Packs: chunks that were put together, in one blob: five thousand small files cost a few writes and fsyncs, not ten thousand.
 
-Format: magic, count, then per chunk (sorted by hash) hash, offset, length, codec; BLAKE3 of all that; payloads. The name of a
-pack is the hash of its head, so a pack never changes.
+Format: magic, count, then per chunk (sorted by hash) hash, offset, length, codec; BLAKE3 of all that; payloads, in the order they
+came in, so that a file is read from few places. The name of a pack is the hash of its head, so a pack never changes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class PackedChunk:
 
 def build_pack(chunks: Sequence[tuple[str, int, Data]]) -> tuple[str, list[PackedChunk], list[Data]]:
     """(name, entries, pieces to write) of a pack of (hash, codec, payload)."""
-    ordered = sorted(chunks)
-    offset = _START.size + _ENTRY.size * len(ordered) + _DIGEST
+    offset = _START.size + _ENTRY.size * len(chunks) + _DIGEST
     entries = []
-    for name, codec, payload in ordered:
+    for name, codec, payload in chunks:
         entries.append(PackedChunk(name, offset, len(payload), codec))
         offset += len(payload)
+    entries.sort(key=lambda e: e.hash)
     head = _START.pack(_MAGIC, len(entries)) + b"".join(
         _ENTRY.pack(bytes.fromhex(e.hash), e.offset, e.length, e.codec) for e in entries
     )
     digest = blake3(head).digest()
-    return digest[:20].hex(), entries, [head + digest, *(payload for _, _, payload in ordered)]
+    return digest[:20].hex(), entries, [head + digest, *(payload for _, _, payload in chunks)]
 
 
 def read_head(name: str, read: Callable[[int, int], bytes]) -> list[PackedChunk]:

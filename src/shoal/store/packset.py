@@ -19,6 +19,11 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "packs/"
 
+_RUN = 8 << 20
+"""Most bytes read at once."""
+_GAP = 64 << 10
+"""Bytes nobody asked for that are rather read than skipped."""
+
 
 class PackSet:
     def __init__(self, blobs: Blobs, index_path: Path | None, *, look_again_s: float = 30.0):
@@ -53,6 +58,25 @@ class PackSet:
                 yield place.codec, self._blobs.get(key(place.pack), place.offset, place.length)
             except NotFound:
                 self.index.drop([place.pack])
+
+    def places(self, names: Iterable[str]) -> dict[str, Place]:
+        """One place of each chunk that is in the packs known so far; unlike with `find`, they may be gone."""
+        return {name: min(places) for name, places in self.index.find(names).items()}
+
+    def read_places(self, places: Mapping[str, Place], *, once: bool = False) -> Iterator[tuple[str, int, memoryview]]:
+        """(hash, codec, payload) in the order they lie in the packs: many with one reading. What is gone is left out."""
+        for run in _runs(sorted((place, name) for name, place in places.items())):
+            first, last = run[0][0], run[-1][0]
+            try:
+                view = self._blobs.view(
+                    key(first.pack), first.offset, last.offset + last.length - first.offset, once=once
+                )
+            except NotFound:
+                self.index.drop([first.pack])
+                continue
+            for place, name in run:
+                start = place.offset - first.offset
+                yield name, place.codec, view[start : start + place.length]
 
     def read_elsewhere(self, name: str, moved: Mapping[str, str]) -> Iterator[tuple[int, bytes]]:
         """From packs that lie under another key than their own."""
@@ -111,6 +135,22 @@ class PackSet:
 
     def close(self) -> None:
         self.index.close()
+
+
+def _runs(places: Sequence[tuple[Place, str]]) -> Iterator[list[tuple[Place, str]]]:
+    """Of places in order, those that one reading takes in."""
+    run: list[tuple[Place, str]] = []
+    for place, name in places:
+        if run:
+            first, last = run[0][0], run[-1][0]
+            end = last.offset + last.length
+            is_near = place.pack == last.pack and 0 <= place.offset - end <= _GAP
+            if not is_near or place.offset + place.length - first.offset > _RUN:
+                yield run
+                run = []
+        run.append((place, name))
+    if run:
+        yield run
 
 
 def key(name: str) -> str:

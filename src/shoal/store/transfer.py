@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -101,18 +102,22 @@ def download(
     merge: bool = False,
     read_only: bool = False,
     progress: Progress | None = None,
-    threads: int = 2 * _THREADS,
+    threads: int | None = None,
 ) -> None:
     """Write the manifest's tree to `dest`: verified, and in place in one step (see materialize)."""
+    local = isinstance(remote, ChunkStore)
     materialize(
         manifest,
-        lambda name: with_retries(lambda: remote.fetch(name)),
+        partial(remote.get_many, once=True)
+        if isinstance(remote, ChunkStore)
+        else lambda name: with_retries(lambda: remote.fetch(name)),
         dest,
-        verify=not isinstance(remote, ChunkStore),
+        many=local,
+        verify=not local,
         merge=merge,
         read_only=read_only,
         progress=progress,
-        threads=threads,
+        threads=threads or (_THREADS if local else 2 * _THREADS),
     )
 
 

@@ -7,32 +7,52 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shoal.core.errors import Corrupt
+from shoal.store.buffers import Buffers
 from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, verify
 
 CONTENT_TYPE = "application/vnd.shoal.chunks"
 
 _HEADER = struct.Struct(">32sBI")
+HEAD_BYTES = _HEADER.size
+"""What a frame has beside its payload."""
 _BLOCK = 1 << 20
+WINDOW = 4 << 20
+"""Size of the buffers that `read_frames` likes best."""
 
 
 class Readable(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
 
+@runtime_checkable
+class Fillable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
 def encode_frames(chunks: Iterable[tuple[str, Data]], *, compress: bool = True) -> Iterator[bytes]:
     """The body, in pieces of about a megabyte. Each chunk is compressed where that pays."""
+    return join_frames((name, *encode(data, compress=compress)) for name, data in _bounded(chunks))
+
+
+def frame_pieces(chunks: Iterable[tuple[str, Data]]) -> Iterator[Data]:
+    """`encode_frames` without copying: heads and payloads as they are, for whoever sends many pieces at once."""
+    for name, data in _bounded(chunks):
+        codec, payload = encode(data)
+        yield _head(name, codec, payload)
+        yield payload
+
+
+def join_frames(stored: Iterable[tuple[str, int, Data]]) -> Iterator[bytes]:
+    """The body of (hash, codec, payload), in pieces of about a megabyte."""
     parts: list[Data] = []
     size = 0
-    for name, data in chunks:
-        if len(data) > MAX_CHUNK:
-            raise Corrupt(f"Chunk {name[:12]}… has {len(data)} bytes; the limit is {MAX_CHUNK}.")
-        codec, payload = encode(data, compress=compress)
-        parts += (_HEADER.pack(bytes.fromhex(check_hash(name)), codec, len(payload)), payload)
-        size += _HEADER.size + len(payload)
+    for name, codec, payload in stored:
+        parts += (_head(name, codec, payload), payload)
+        size += HEAD_BYTES + len(payload)
         if size >= _BLOCK:
             yield b"".join(parts)
             parts, size = [], 0
@@ -40,39 +60,72 @@ def encode_frames(chunks: Iterable[tuple[str, Data]], *, compress: bool = True) 
         yield b"".join(parts)
 
 
-def decode_frames(body: Readable | Iterable[bytes], *, check: bool = True) -> Iterator[tuple[str, bytes]]:
+def decode_frames(body: Readable | Iterable[Data], *, check: bool = True) -> Iterator[tuple[str, bytes]]:
     """(hash, plain bytes) for each frame of a body given as a file or as pieces of any size.
 
     `check=False` leaves comparing hashes to the caller (a store's put compares anyway).
     """
-    for name, codec, payload in _frames(body):
+    for name, codec, payload in view_frames(body):
         plain = decode(codec, payload)
         if check:
             verify(name, plain)
         yield name, plain
 
 
-def view_frames(body: Readable | Iterable[bytes]) -> Iterator[tuple[str, Data]]:
-    """`decode_frames(check=False)` without copying: plain chunks are views of the body, for a store's put."""
-    for name, codec, payload in _frames(body):
-        yield name, payload if codec == PLAIN else decode(codec, payload)
-
-
-def _frames(body: Readable | Iterable[bytes]) -> Iterator[tuple[str, int, memoryview]]:
+def view_frames(body: Readable | Iterable[Data]) -> Iterator[tuple[str, int, Data]]:
+    """(hash, codec, payload) for each frame, neither copied nor unpacked nor verified, for a store's `put_stored`."""
     source = _Pieces(body)
-    while head := source.read(_HEADER.size, first=True):
+    while head := source.read(HEAD_BYTES, first=True):
         digest, codec, length = _HEADER.unpack(head)
         if length > MAX_CHUNK:
             raise Corrupt(f"A frame claims {length} bytes; the limit is {MAX_CHUNK}.")
         yield digest.hex(), codec, source.read(length)
 
 
+def read_frames(body: Fillable, buffers: Buffers) -> Iterator[tuple[str, Data]]:
+    """`decode_frames` of a body that is read straight into memory used again; chunks are views of that."""
+    room, rest = buffers.lend(WINDOW), 0
+    while head := _exactly(body, memoryview(bytearray(HEAD_BYTES)), may_end=True):
+        digest, codec, length = _HEADER.unpack(head)
+        if length > MAX_CHUNK:
+            raise Corrupt(f"A frame claims {length} bytes; the limit is {MAX_CHUNK}.")
+        if length > WINDOW - rest:
+            room, rest = buffers.lend(max(length, WINDOW)), 0
+        payload = _exactly(body, room[rest : rest + length])
+        rest += length
+        plain = payload if codec == PLAIN else decode(codec, payload)
+        verify(digest.hex(), plain)
+        yield digest.hex(), plain
+
+
+def _exactly(body: Fillable, view: memoryview, *, may_end: bool = False) -> memoryview:
+    have = 0
+    while have < len(view):
+        if not (done := body.readinto(view[have:])):
+            if may_end and not have:
+                return view[:0]
+            raise Corrupt("The body ends in the middle of a chunk: the upload was cut off.")
+        have += done
+    return view
+
+
+def _bounded(chunks: Iterable[tuple[str, Data]]) -> Iterator[tuple[str, Data]]:
+    for name, data in chunks:
+        if len(data) > MAX_CHUNK:
+            raise Corrupt(f"Chunk {name[:12]}… has {len(data)} bytes; the limit is {MAX_CHUNK}.")
+        yield name, data
+
+
+def _head(name: str, codec: int, payload: Data) -> bytes:
+    return _HEADER.pack(bytes.fromhex(check_hash(name)), codec, len(payload))
+
+
 class _Pieces:
     """Exact reads from a file or from an iterator of byte strings, holding one piece at a time."""
 
-    def __init__(self, body: Readable | Iterable[bytes]):
+    def __init__(self, body: Readable | Iterable[Data]):
         read = getattr(body, "read", None)
-        self._pieces: Iterator[bytes] = iter(lambda: read(_BLOCK), b"") if read else iter(body)  # type: ignore[arg-type]
+        self._pieces: Iterator[Data] = iter(lambda: read(_BLOCK), b"") if read else iter(body)  # type: ignore[arg-type]
         self._rest = memoryview(b"")
 
     def read(self, size: int, *, first: bool = False) -> memoryview:

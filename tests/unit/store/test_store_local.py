@@ -208,3 +208,59 @@ def test_kill_dash_nine_of_a_writer_leaves_nothing_torn_and_loses_nothing_acknow
 def test_a_store_is_opened_by_directory_or_file_url(tmp_path: Path) -> None:
     open_store(tmp_path / "s").put(chunk_hash(b"x"), b"x")
     assert open_store(f"file://{tmp_path}/s").get(chunk_hash(b"x")) == b"x"
+
+
+def test_many_are_read_at_once_from_wherever_they_are(store: LocalStore) -> None:
+    chunks = made(40, size=3_000) | made(2, seed=9)
+    store.put_many(list(chunks.items())[:40])
+    store.put_many(list(chunks.items())[40:])
+    for once in (False, True):
+        assert {name: bytes(data) for name, data in store.get_many(chunks, once=once)} == chunks
+    with pytest.raises(NotFound):
+        list(store.get_many([*chunks, "0" * 64]))
+
+
+def test_a_damaged_chunk_among_many_is_noticed_and_a_sound_copy_used(store: LocalStore) -> None:
+    chunks = made(10, size=600)
+    store.put_many(chunks.items())
+    (path,) = files_below(store.root / "packs")
+    copied = store.packs.head(path.name)[0]
+    store.packs.copy(path.name, [copied])
+    with path.open("r+b") as f:
+        f.seek(copied.offset + 5)
+        f.write(b"\x00\xff\x00\xff")
+    assert {name: bytes(data) for name, data in store.get_many(chunks)} == chunks
+    path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    with path.open("r+b") as f:
+        f.truncate(path.stat().st_size - 100)
+    with pytest.raises(Corrupt):
+        list(store.get_many(chunks))
+
+
+def test_chunks_travel_as_they_are_stored(store: LocalStore, tmp_path: Path) -> None:
+    chunks = made(20) | {chunk_hash(b"text " * 1000): b"text " * 1000}
+    store.put_many(chunks.items())
+    size, stored = store.stored(chunks)
+    taken = [(name, codec, bytes(payload)) for name, codec, payload in stored]
+    assert size == sum(len(payload) for _, _, payload in taken)
+    other = LocalStore(tmp_path / "other")
+    assert other.put_stored(taken) == len(chunks)
+    assert {name: other.get(name) for name in chunks} == chunks
+    store.put_many(made(1, seed=5).items())
+    assert store.stored([*chunks, *made(1, seed=5)])[0] is None, "a chunk of its own has a length nobody has looked up"
+
+
+@pytest.mark.parametrize("codec", [0, 1, 7])
+def test_what_does_not_unpack_to_its_name_is_not_stored(store: LocalStore, codec: int) -> None:
+    name = chunk_hash(b"other")
+    with pytest.raises(Corrupt):
+        store.put_stored([(name, codec, b"bytes")])
+    assert store.missing([name]) == {name}
+
+
+def test_a_file_pushed_in_order_lies_in_order(store: LocalStore) -> None:
+    chunks = made(30)
+    store.put_many(chunks.items())
+    (pack,) = files_below(store.root / "packs")
+    lying = [e.hash for e in sorted(store.packs.head(pack.name), key=lambda e: e.offset)]
+    assert lying == list(chunks)

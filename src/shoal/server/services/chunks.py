@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from shoal.core.errors import NotFound
 from shoal.server.context import Context
 from shoal.server.models.artifacts import WorkspaceChunk
-from shoal.store.wire import decode_frames, encode_frames
+from shoal.store.hashing import Data
+from shoal.store.wire import HEAD_BYTES, join_frames, view_frames
 
 _IN_BATCH = 500
 
@@ -25,16 +26,16 @@ def missing(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> list[str]
     return [h for h in wanted if h not in known or h in absent]
 
 
-def put(ctx: Context, workspace_id: str, body: bytes) -> int:
+def put(ctx: Context, workspace_id: str, body: Data) -> int:
     """Store frames of chunks, each verified against its hash; durable on return."""
     names: list[str] = []
 
-    def frames() -> Iterator[tuple[str, bytes]]:
-        for name, data in decode_frames([body], check=False):  # put_many verifies
+    def frames() -> Iterator[tuple[str, int, Data]]:
+        for name, codec, payload in view_frames([body]):
             names.append(name)
-            yield name, data
+            yield name, codec, payload
 
-    ctx.store.put_many(frames())
+    ctx.store.put_stored(frames())
     own(ctx, workspace_id, names)
     return len(names)
 
@@ -43,16 +44,19 @@ def get(ctx: Context, workspace_id: str, name: str) -> bytes:
     return next(data for _, data in get_many(ctx, workspace_id, [name]))
 
 
-def frames(ctx: Context, workspace_id: str, names: list[str]) -> Iterator[bytes]:
-    """Many chunks in one answer. Checked before the first byte goes out, so that a refusal is a plain 404."""
-    return encode_frames(get_many(ctx, workspace_id, names))
+def frames(ctx: Context, workspace_id: str, names: list[str]) -> tuple[int | None, Iterator[bytes]]:
+    """Many chunks in one answer, with its length where that is known: as they are stored, for whoever asks verifies them.
+
+    Checked before the first byte goes out, so that a refusal is a plain 404.
+    """
+    wanted = list(dict.fromkeys(names))
+    _check_known(ctx, workspace_id, wanted)
+    size, stored = ctx.store.stored(wanted)
+    return None if size is None else size + HEAD_BYTES * len(wanted), join_frames(stored)
 
 
 def get_many(ctx: Context, workspace_id: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    with ctx.db.read() as session:
-        unknown = set(names) - _known(session, workspace_id, names)
-    if unknown:
-        raise NotFound(f"There is no chunk '{min(unknown)}' here.")
+    _check_known(ctx, workspace_id, names)
     return ((name, ctx.store.get(name)) for name in names)
 
 
@@ -61,6 +65,13 @@ def own(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> None:
     rows = [{"workspace_id": workspace_id, "hash": bytes.fromhex(h)} for h in dict.fromkeys(hashes)]
     if rows:
         ctx.db.write(lambda session: session.execute(insert(WorkspaceChunk).on_conflict_do_nothing(), rows))
+
+
+def _check_known(ctx: Context, workspace_id: str, names: list[str]) -> None:
+    with ctx.db.read() as session:
+        unknown = set(names) - _known(session, workspace_id, names)
+    if unknown:
+        raise NotFound(f"There is no chunk '{min(unknown)}' here.")
 
 
 def _known(session: Session, workspace_id: str, hashes: Iterable[str]) -> set[str]:
