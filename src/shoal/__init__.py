@@ -5,7 +5,13 @@ Importing this package costs nothing; public names load on first use.
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"data": "shoal.data", "download_checkpoint": "shoal.client.download"}
+_PUBLIC = {
+    "Run": "shoal.sdk.run",
+    "data": "shoal.data",
+    "download_checkpoint": "shoal.client.download",
+    "init": "shoal.sdk.start",
+    "integrations": "shoal.integrations",
+}
 """Public name → its module."""
 
 

@@ -1,0 +1,1 @@
+"""The import name of NetMind's runtime; everything is in `shoal.compat.netmind`."""

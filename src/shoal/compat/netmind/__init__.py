@@ -1,0 +1,38 @@
+"""NetMind's `nmp` and its companions on Shoal's own API, so that scripts written for NetMind Power run unmodified.
+
+Importing this imports neither torch nor transformers; the two callbacks load when they are asked for.
+"""
+
+from shoal.compat.netmind.checkpoint import NetmindCheckPoint
+from shoal.compat.netmind.mock_arg import MockArg
+from shoal.compat.netmind.pilot import NetmindPilot
+from shoal.compat.netmind.registered import Registered
+
+__all__ = [
+    "MockArg",
+    "NetmindCheckPoint",
+    "NetmindDataloader",
+    "NetmindDistributedModel",
+    "NetmindModel",
+    "NetmindOptimizer",
+    "NetmindPilot",
+    "NetmindScheduler",
+    "nmp",
+]
+
+_registered = Registered()
+nmp = NetmindPilot(_registered)
+NetmindModel = NetmindDistributedModel = _registered.model
+NetmindOptimizer = _registered.optimizer
+NetmindScheduler = _registered.scheduler
+NetmindDataloader = _registered.loader
+
+
+def __getattr__(name: str) -> object:
+    if name == "NetmindTrainerCallback":
+        from shoal.compat.netmind.callback import NetmindTrainerCallback
+
+        return NetmindTrainerCallback
+    if name == "TensorflowTrainerCallback":
+        raise ImportError("TensorflowTrainerCallback is not here: Shoal trains PyTorch models only.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

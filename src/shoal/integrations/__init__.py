@@ -1,0 +1,1 @@
+"""Shoal inside other training libraries: one module each, which imports that library only when it is used."""

@@ -1,0 +1,195 @@
+"""One optimizer step per global batch, in however many pieces it comes, with the gradient of its exact sample mean.
+
+Between the pieces, steps of optimizer, scheduler and scaler do nothing. Where parameters are whole on each rank (none, ddp)
+a hook on each weighs its gradient, and the gradients of all pieces but the last are held apart, so that a loop that clips
+gradients in every iteration clips the sum and nothing else. Elsewhere the outputs of the model are weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import MethodType
+from typing import Any
+
+from shoal.sdk.order import Micro
+
+torch: Any = import_module("torch")
+
+
+class Accumulation:
+    def __init__(self, parallel: Any):
+        self._parallel = parallel
+        self._by_parameter = parallel.name in ("none", "ddp")
+        self._models: list[Any] = []
+        self._hooks: dict[Any, list[Any]] = {}
+        self._held: dict[Any, Any] = {}
+        self._micro: Micro | None = None
+        self._syncing = True
+        self._forwarded = False
+        self.stepped = False
+        """Whether an optimizer stepped since the last batch was taken."""
+        self.is_replaying: Callable[[], bool] = lambda: False
+        self.on_step: Callable[[], None] = lambda: None
+        """Called before an optimizer changes parameters."""
+        self.schedules = 0
+        """Calls of scheduler.step since the last pass ended."""
+        self.replayed_schedules = 0
+        """Of the calls that come after the last pass that is only passed over, how many were made before the resume."""
+
+    @property
+    def is_boundary(self) -> bool:
+        return self._micro is None or self._micro.is_last
+
+    def add_model(self, model: Any) -> None:
+        self._models.append(model)
+        if not self._by_parameter:
+            model.register_forward_hook(self._weigh_output)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        step, zero_grad = optimizer.step, optimizer.zero_grad
+
+        def gated_step(_: Any, *args: Any, **options: Any) -> Any:
+            if not self._opens():
+                return None
+            self._release()
+            self.stepped = True
+            return step(*args, **options)
+
+        def gated_zero_grad(_: Any, *args: Any, **options: Any) -> None:
+            if self._may_zero():
+                zero_grad(*args, **options)
+
+        if hasattr(step, "_wrapped_by_lr_sched"):
+            gated_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        optimizer.step = MethodType(gated_step, optimizer)
+        optimizer.zero_grad = MethodType(gated_zero_grad, optimizer)
+        optimizer.register_step_pre_hook(lambda *_: self.on_step())
+
+    def add_scheduler(self, scheduler: Any) -> None:
+        kind = type(scheduler)
+
+        def gated_step(own: Any, *args: Any, **options: Any) -> Any:
+            if self.is_replaying():
+                if self.replayed_schedules != 0:
+                    self.replayed_schedules -= 1
+                    return None
+            elif not self.is_boundary:
+                return None
+            self.schedules += 1
+            return kind.step(own, *args, **options)
+
+        # By its class, because a scheduler's state_dict is its __dict__; pickled, it is what it was.
+        members = {
+            "step": gated_step,
+            "__module__": kind.__module__,
+            "__reduce__": lambda own: (_again, (kind, vars(own))),
+        }
+        scheduler.__class__ = type(kind.__name__, (kind,), members)
+
+    def add_scaler(self, scaler: Any) -> None:
+        for name in ("step", "update", "unscale_"):
+            inner = getattr(scaler, name)
+
+            def gated(_: Any, *args: Any, _inner: Any = inner, _name: str = name, **options: Any) -> Any:
+                if not self._opens():
+                    return None
+                if _name != "update":
+                    self._release()
+                self.stepped = self.stepped or _name == "step"
+                return _inner(*args, **options)
+
+            setattr(scaler, name, MethodType(gated, scaler))
+
+    def take(self, micro: Micro) -> None:
+        """The next iteration works on this."""
+        self._micro = micro
+        self.stepped = self._forwarded = False
+        if micro.is_last != self._syncing:
+            self._syncing = micro.is_last
+            for model in self._models:
+                self._parallel.sync_gradients(model, on=micro.is_last)
+        if self._by_parameter:
+            self._set_hooks(micro.parts > 1 or micro.weight != 1.0)
+
+    def leave(self) -> None:
+        """The loop was left: what is held of a global batch that is not complete is dropped with it."""
+        self._micro = None
+        self._held.clear()
+        if not self._syncing:
+            self._syncing = True
+            for model in self._models:
+                self._parallel.sync_gradients(model, on=True)
+        self._set_hooks(False)
+
+    def _opens(self) -> bool:
+        return self.is_boundary and not self.is_replaying()
+
+    def _may_zero(self) -> bool:
+        """Held gradients need no protection; elsewhere those of earlier pieces are in the parameters."""
+        micro = self._micro
+        if self._by_parameter or micro is None or micro.parts == 1:
+            return True
+        return (micro.is_first and not self._forwarded) or (micro.is_last and self.stepped)
+
+    def _set_hooks(self, on: bool) -> None:
+        """Ordinary iterations, one piece of weight 1, run without hooks."""
+        if not on:
+            for handles in self._hooks.values():
+                for handle in handles:
+                    handle.remove()
+            self._hooks.clear()
+            return
+        for model in self._models:
+            for parameter in model.parameters():
+                if parameter.requires_grad and parameter not in self._hooks:
+                    weigh = parameter.register_hook(self._weigher(parameter))
+                    hold = parameter.register_post_accumulate_grad_hook(self._hold)
+                    self._hooks[parameter] = [weigh, hold]
+
+    def _weigher(self, parameter: Any) -> Callable[[Any], Any]:
+        def weigh(gradient: Any) -> Any:
+            micro = self._micro
+            if micro is None:
+                return gradient
+            weighed = gradient if micro.weight == 1.0 else gradient * micro.weight
+            if micro.is_last and (held := self._held.pop(parameter, None)) is not None:
+                weighed = weighed + held
+            return weighed
+
+        return weigh
+
+    def _hold(self, parameter: Any) -> None:
+        if self._micro is None or self._micro.is_last or parameter.grad is None:
+            return
+        held = self._held.get(parameter)
+        self._held[parameter] = parameter.grad if held is None else held.add_(parameter.grad)
+        parameter.grad = None
+
+    def _release(self) -> None:
+        """Parameters that had a gradient in earlier pieces but none in the last one."""
+        while self._held:
+            parameter, held = self._held.popitem()
+            parameter.grad = held if parameter.grad is None else parameter.grad + held
+
+    def _weigh_output(self, model: Any, inputs: Any, output: Any) -> Any:
+        self._forwarded = True
+        if self._micro is None or self._micro.weight == 1.0 or not torch.is_grad_enabled() or not model.training:
+            return output
+        weight = self._micro.weight
+        return torch.utils._pytree.tree_map(lambda value: _weighed(value, weight), output)
+
+
+def _again(kind: Any, state: dict[str, Any]) -> Any:
+    value = kind.__new__(kind)
+    value.__dict__.update(state)
+    return value
+
+
+def _weighed(value: Any, weight: float) -> Any:
+    """The same value through a node of its own: a hook on the tensor would count twice where one output feeds another."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return value
+    through = value.view_as(value)
+    through.register_hook(lambda gradient: gradient * weight)
+    return through

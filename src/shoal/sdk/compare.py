@@ -1,0 +1,176 @@
+"""Two checkpoints of the SDK's own format, value by value: `python -m shoal.sdk.compare A B` prints what differs, as JSON.
+
+A process of its own, because the command line never imports torch. Nothing is unpickled but plain values and tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ABOUT = "shoal.json"
+FIRST = ("model", "optimizer", "training")
+"""In this order: a weight that differs says more than the state that follows from it."""
+MAX_LISTED = 20
+
+
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """{equal, files: {name: {equal, hashes}}, differences: [...], and what the first says of itself}."""
+    torch = import_module("torch")
+    about = [json.loads((path / ABOUT).read_bytes()) for path in (first, second)]
+    listed = [set(said.get("files", {})) for said in about]
+    found: list[dict[str, Any]] = [
+        {"file": name, "where": "", "what": "file", "first": name in listed[0], "second": name in listed[1]}
+        for name in sorted(listed[0] ^ listed[1])
+    ]
+    for key in ("step", "world_size", "global_batch", "seed", "parallel", "epoch"):
+        if about[0].get(key) != about[1].get(key):
+            found.append({"file": ABOUT, "where": key, "what": "fact"} | _pair(about[0].get(key), about[1].get(key)))
+    files: dict[str, Any] = {}
+    for name in sorted(listed[0] & listed[1], key=_rank):
+        values = [_read(torch, path / name) for path in (first, second)]
+        hashes = [digest(value) for value in values]
+        files[name] = {"equal": hashes[0] == hashes[1], "hashes": hashes}
+        if hashes[0] != hashes[1]:
+            found += [{"file": name, **difference} for difference in differences(*values)]
+    return {
+        "equal": not found,
+        "files": files,
+        "count": len(found),
+        "differences": found[:MAX_LISTED],
+        **{key: about[0].get(key) for key in ("step", "world_size", "global_batch", "seed", "parallel", "torch")},
+    }
+
+
+def differences(first: Any, second: Any, where: str = "") -> Iterator[dict[str, Any]]:
+    """Every place where two nests differ, in the order of the first."""
+    if _is_tensor(first) and _is_tensor(second):
+        yield from _tensors(first, second, where)
+    elif isinstance(first, dict) and isinstance(second, dict):
+        for key in [*first, *(k for k in second if k not in first)]:
+            place = f"{where}.{key}" if where else str(key)
+            if key not in first or key not in second:
+                missing = "absent" if key not in first else _shown(first[key])
+                yield {"where": place, "what": "entry"} | _pair(missing, _shown(second.get(key, "absent")))
+            else:
+                yield from differences(first[key], second[key], place)
+    elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        if len(first) != len(second):
+            yield {"where": where, "what": "length"} | _pair(len(first), len(second))
+        for number, (one, other) in enumerate(zip(first, second, strict=False)):
+            yield from differences(one, other, f"{where}[{number}]")
+    elif _bytes(first) != _bytes(second):
+        yield {"where": where, "what": "value"} | _pair(_shown(first), _shown(second))
+
+
+def digest(value: Any) -> str:
+    """Of all values in a nest, in order; equal nests have equal ones, however they were stored."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for piece in _flat(value):
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return next((i for i, start in enumerate(FIRST) if name.startswith(start)), len(FIRST)), name
+
+
+def _tensors(first: Any, second: Any, where: str) -> Iterator[dict[str, Any]]:
+    for what in ("dtype", "shape"):
+        one, other = getattr(first, what), getattr(second, what)
+        if one != other:
+            yield {"where": where, "what": what} | _pair(str(one), str(other))
+            return
+    if _tensor_bytes(first) == _tensor_bytes(second):
+        return
+    torch = import_module("torch")
+    flat = [t.contiguous().flatten() for t in (first, second)]
+    raw = [t.view(torch.uint8).reshape(t.numel(), -1) for t in flat]
+    wrong = (raw[0] != raw[1]).any(dim=1).nonzero().flatten()
+    at = int(wrong[0])
+    found = {
+        "where": where,
+        "what": "tensor",
+        "index": _index(at, first.shape),
+        "count": len(wrong),
+        "of": first.numel(),
+    }
+    found |= _pair(_shown(flat[0][at].item()), _shown(flat[1][at].item()))
+    if first.is_floating_point():
+        found["max_difference"] = _shown(float((flat[0].double() - flat[1].double()).abs().max()))
+    yield found
+
+
+def _flat(value: Any) -> Iterator[bytes]:
+    if _is_tensor(value):
+        yield f"T{value.dtype}{tuple(value.shape)}".encode()
+        yield _tensor_bytes(value)
+    elif isinstance(value, dict):
+        yield b"{%d" % len(value)
+        for key, item in value.items():
+            yield f"{key!r}:".encode()
+            yield from _flat(item)
+    elif isinstance(value, (list, tuple)):
+        yield b"[%d" % len(value)
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield _bytes(value)
+
+
+def _bytes(value: Any) -> bytes:
+    """Exact, and equal for a NaN and itself."""
+    if isinstance(value, float):
+        return b"f" + struct.pack("<d", value)
+    return value if isinstance(value, bytes) else f"{type(value).__name__} {value!r}".encode()
+
+
+def _tensor_bytes(tensor: Any) -> bytes:
+    torch = import_module("torch")
+    tensor = tensor.detach()
+    tensor = (tensor.to_dense() if tensor.layout != torch.strided else tensor).cpu().contiguous()
+    return bytes(tensor.flatten().view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, import_module("torch").Tensor)
+
+
+def _index(at: int, shape: Any) -> list[int]:
+    index: list[int] = []
+    for size in reversed(shape):
+        at, rest = divmod(at, size)
+        index.insert(0, rest)
+    return index
+
+
+def _pair(first: Any, second: Any) -> dict[str, Any]:
+    return {"first": first, "second": second}
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    return f"tensor of {tuple(value.shape)}" if _is_tensor(value) else f"{type(value).__name__} of {len(value)}"
+
+
+def _read(torch: Any, path: Path) -> Any:
+    """A file's values; of one that holds more than plain ones, its bytes."""
+    if path.suffix == ".pt":
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            print(f"{path.name} is compared as bytes: {error}", file=sys.stderr)
+    return path.read_bytes()
+
+
+if __name__ == "__main__":
+    json.dump(compare(Path(sys.argv[1]), Path(sys.argv[2])), sys.stdout)

@@ -1,0 +1,115 @@
+"""What a script can ask its run: where it stands, on what, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.sdk.context import Context
+from shoal.sdk.options import Options
+from shoal.sdk.spool import Spool
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.sdk.training import Training
+
+
+class Facts:
+    """The readable side of Run."""
+
+    _spool: Spool
+
+    def __init__(self, context: Context, options: Options):
+        self._context, self._options = context, options
+        self._main = context.is_main
+        self._training: Training | None = None
+        self._device: torch.device | None = None
+        self._step = 0
+        self._total = options.max_steps
+        self._epochs: int | None = None
+        self._epoch: float | None = None
+        self._last: dict[str, float] = {}
+        self._halted = False
+
+    @property
+    def name(self) -> str:
+        return self._context.name
+
+    @property
+    def rank(self) -> int:
+        return self._context.rank
+
+    @property
+    def local_rank(self) -> int:
+        return self._context.local_rank
+
+    @property
+    def world_size(self) -> int:
+        return self._context.world_size
+
+    @property
+    def is_main(self) -> bool:
+        return self._main
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker trains."""
+        if self._device is None:
+            from shoal.sdk.device import choose_device
+
+            alone = self._context.world_size == 1
+            self._device = choose_device(self._context.local_rank, self._options.device, alone=alone)
+        return self._device
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done, over all attempts."""
+        return self._step
+
+    @property
+    def epoch(self) -> float | None:
+        """Epochs done, with the part of the present one; None while nothing tells."""
+        known = self._training.epoch if self._training is not None else None
+        return known if known is not None else self._epoch
+
+    @property
+    def start_epoch(self) -> int:
+        """Epochs that were finished before this process started: for `range(run.start_epoch, n)`."""
+        return self._training.start_epoch if self._training is not None else 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this process went on from a checkpoint."""
+        return self._training is not None and self._training.resumed
+
+    @property
+    def should_stop(self) -> bool:
+        """True on every rank from the same step on, or when max_steps are done: leave the loop. The checkpoint is taken care of."""
+        return self._halted or (self._options.max_steps is not None and self._step >= self._options.max_steps)
+
+    @property
+    def max_steps(self) -> int | None:
+        """The step this training is meant to reach, once that is known."""
+        return self._total
+
+    @property
+    def dir(self) -> Path:
+        """The run directory; off the platform it is made with the first record."""
+        return self._context.dir
+
+    @property
+    def output_dir(self) -> Path:
+        """Checkpoints go here, and whatever else is to be kept."""
+        return self._context.output_dir
+
+    @property
+    def checkpoint_at(self) -> float | None:
+        """Unix time of the newest checkpoint of this process."""
+        return self._spool.checkpoint_at
+
+    @property
+    def last_metrics(self) -> Mapping[str, float]:
+        """Numbers of the last step; with a GPU possibly of the one before."""
+        return self._last

@@ -1,0 +1,70 @@
+"""Reading `parallel=` and `mesh=` into sizes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.core.errors import InvalidSpec
+
+WAYS = ("auto", "ddp", "fsdp", "pipeline", "none")
+AXES = ("ddp", "fsdp", "pipeline")
+OPTIONS = ("num_microbatches",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    replicas: int = 1
+    """Copies of the model that read different data and average their gradients (ddp)."""
+    shards: int = 1
+    """Processes that share the storage of one copy (fsdp); each reads its own data."""
+    stages: int = 1
+    """Processes that hold consecutive blocks of one copy (pipeline); all read the same data."""
+    num_microbatches: int = 1
+    """Pieces a batch is cut into on its way through the stages; by default as many as stages."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self.replicas == self.shards == self.stages == 1
+
+
+def read_plan(parallel: str, mesh: Mapping[str, int] | None, world_size: int) -> Plan:
+    """The sizes asked for. Without a mesh the one way named takes the whole world; alone, there is nothing to spread."""
+    if parallel not in WAYS:
+        raise InvalidSpec(f"parallel={parallel!r} is not one of {', '.join(WAYS)}.")
+    mesh = dict(mesh or {})
+    _check(parallel, mesh)
+    if world_size == 1:
+        return Plan()
+    axes = {axis: size for axis, size in mesh.items() if axis in AXES}
+    if not axes and parallel != "none":
+        axes = {"ddp" if parallel == "auto" else parallel: world_size}
+    product = 1
+    for size in axes.values():
+        product *= size
+    if axes and product != world_size:
+        asked = " × ".join(f"{axis} {size}" for axis, size in axes.items())
+        raise InvalidSpec(
+            f"The mesh {asked} needs {product} processes, but the world has {world_size}.",
+            hint="Start as many workers as the product of the mesh, or leave `mesh` out.",
+        )
+    stages = axes.get("pipeline", 1)
+    return Plan(
+        replicas=axes.get("ddp", 1),
+        shards=axes.get("fsdp", 1),
+        stages=stages,
+        num_microbatches=mesh.get("num_microbatches", stages),
+    )
+
+
+def _check(parallel: str, mesh: Mapping[str, int]) -> None:
+    for name, size in mesh.items():
+        if name not in AXES + OPTIONS:
+            raise InvalidSpec(f"mesh has {name!r}; it may have {', '.join(AXES + OPTIONS)}.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidSpec(f"mesh[{name!r}] must be a whole number of at least 1, not {size!r}.")
+    if mesh.get("fsdp", 1) > 1 and mesh.get("pipeline", 1) > 1:
+        raise InvalidSpec("fsdp and pipeline cannot be combined in one mesh; combine either with ddp.")
+    axes = [axis for axis in AXES if axis in mesh]
+    if axes and parallel not in ("auto", *axes):
+        raise InvalidSpec(f"parallel={parallel!r} does not fit a mesh of {', '.join(axes)}.")

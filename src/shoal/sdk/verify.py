@@ -1,0 +1,104 @@
+"""The two runs behind `shoal training verify-resume`: one stops at a step, one is killed on the way there and resumed.
+
+Run.step calls `after_step` once per global step, after the checkpoint and the ledger of that step were looked after.
+What happens is told on stderr, in lines the command reads back from the logs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from shoal.core.errors import UsageError
+
+VARIABLE = "SHOAL_VERIFY"
+MARK = "[shoal] verify-resume: "
+_BYTES_PER_S = 50e6
+
+
+class Runner(Protocol):
+    """What it needs of a Run."""
+
+    @property
+    def is_main(self) -> bool: ...
+    @property
+    def resumed(self) -> bool: ...
+    @property
+    def output_dir(self) -> Path: ...
+    def checkpoint(self, wait: bool = False) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Iterations(Protocol):
+    """What it needs of a Training."""
+
+    def at_iteration_end(self, action: Callable[[], None]) -> None: ...
+
+
+class Verify:
+    def __init__(self, *, stop_at: int, kill_at: int | None = None, capture_s: float = 0.0):
+        """`kill_at` None: this is the unbroken run, or the attempt after the kill. `capture_s`: given to an agent before it."""
+        self._stop_at, self._kill_at, self._capture_s = stop_at, kill_at, capture_s
+        self._told_start = False
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Verify | None:
+        """None unless this run is one of the two."""
+        env = os.environ if env is None else env
+        text = env.get(VARIABLE)
+        if not text:
+            return None
+        try:
+            asked = json.loads(text)
+            kill_at = asked.get("kill_at") if env.get("SHOAL_ATTEMPT", "1") == "1" else None
+            return cls(
+                stop_at=int(asked["stop_at"]),
+                kill_at=None if kill_at is None else int(kill_at),
+                capture_s=float(asked.get("capture_s", 0)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UsageError(f"{VARIABLE}={text!r} is not understood") from None
+
+    def after_step(self, run: Runner, training: Iterations | None, step: int) -> None:
+        """Have the run killed, or ended, when this iteration is over, if this is the step for it."""
+        if not self._told_start:
+            self._told_start = True
+            _tell(run, "resumed" if run.resumed else "started", step - 1)
+        ends = step >= self._stop_at
+        if not ends and step != self._kill_at:
+            return
+        if training is None:
+            _tell(run, "unprepared", step)
+            raise SystemExit(0)
+        training.at_iteration_end(lambda: self._end(run, step) if ends else self._die(run, step))
+
+    def _end(self, run: Runner, step: int) -> None:
+        run.checkpoint(wait=True)
+        _tell(run, "stopped", step)
+        run.finish()
+        raise SystemExit(0)
+
+    def _die(self, run: Runner, step: int) -> None:
+        """As a crash would have it: nothing more is written, nothing is said goodbye to."""
+        run.checkpoint(wait=True)
+        if run.is_main:
+            # Once we are dead, the agent has a few seconds only to send it to the server.
+            time.sleep(self._capture_s * (1 + _size(run.output_dir) / _BYTES_PER_S))
+            _tell(run, "killed", step)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _tell(run: Runner, event: str, step: int) -> None:
+    if run.is_main:
+        sys.stderr.write(f"{MARK}{json.dumps({'event': event, 'step': step})}\n")
+        sys.stderr.flush()

@@ -1,0 +1,192 @@
+import errno
+import json
+import logging
+import os
+import shutil
+import threading
+
+import pytest
+
+from shoal.sdk import spool as spool_module
+from shoal.sdk.context import read_context
+from shoal.sdk.spool import Spool, quoted
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def spool(tmp_path, clock):
+    spool = Spool(read_context("t", tmp_path / "run", {}), clock=clock)
+    yield spool
+    spool.close()
+
+
+def records(spool):
+    return [json.loads(line) for line in spool.path.read_bytes().splitlines()]
+
+
+def test_a_step_is_one_line_with_time_number_and_values(spool):
+    spool.write_step(7, {"loss": 0.25, "n": 3}, 12.3456)
+    assert records(spool) == [{"t": 12.346, "n": 0, "k": "s", "i": 7, "v": {"loss": 0.25, "n": 3}}]
+
+
+def test_numbers_survive_exactly(spool):
+    values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 1.7976931348623157e308, "d": -0.0, "e": 2**80}
+    spool.write_step(1, values, 0.0)
+    assert records(spool)[0]["v"] == values
+
+
+def test_not_a_number_and_infinity_are_quoted(spool):
+    values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "n": 1.0}
+    spool.write_step(1, values, 0.0)
+    assert records(spool)[0]["v"] == {"a": "nan", "b": "inf", "c": "-inf", "n": 1.0}
+    assert quoted({**values, "text": "x"}) == {"a": "nan", "b": "inf", "c": "-inf", "n": 1.0, "text": "x"}
+
+
+@pytest.mark.parametrize("name", ['q"uote', "back\\slash", "new\nline", "Übung/损失", "", "{}", "%s"])
+def test_any_text_can_be_a_metric_name(spool, name):
+    spool.write_step(1, {name: 1.0}, 0.0)
+    spool.write_step(2, {name: 2.0}, 0.0)
+    assert [r["v"] for r in records(spool)] == [{name: 1.0}, {name: 2.0}]
+
+
+def test_what_is_no_reason_for_a_directory_waits_for_one_that_is(spool, clock):
+    spool.write("h", v={"lr": 1})
+    spool.write("w", code="x", text="y")
+    assert not spool.path.parent.parent.exists()
+    clock.now = 2000.0
+    spool.write_step(1, {"loss": 1.0}, clock.now)
+    assert [(r["k"], r["n"], r["t"]) for r in records(spool)] == [("h", 0, 1000.0), ("w", 1, 1000.0), ("s", 2, 2000.0)]
+
+
+def test_on_the_platform_nothing_waits(tmp_path):
+    spool = Spool(read_context("t", None, {"SHOAL_SPOOL": str(tmp_path / "spool")}))
+    spool.write("h", v={})
+    assert [r["k"] for r in records(spool)] == ["h"]
+    assert not (tmp_path / "run.json").exists()
+    spool.close()
+
+
+def test_a_second_process_goes_on_counting_and_heals_a_torn_line(tmp_path, clock):
+    context = read_context("t", tmp_path / "run", {})
+    first = Spool(context, clock=clock)
+    first.write_step(1, {"loss": 1.0}, 0.0)
+    first.write_step(2, {"loss": 1.0}, 0.0)
+    first.close()
+    with first.path.open("ab") as file:
+        file.write(b'{"t":1.0,"n":2,"k":"s","i":3,"v":{"lo')
+    second = Spool(context, clock=clock)
+    second.write_step(3, {"loss": 2.0}, 0.0)
+    second.close()
+    lines = second.path.read_bytes().splitlines()
+    assert len(lines) == 5
+    with pytest.raises(ValueError):
+        json.loads(lines[2])
+    assert [json.loads(lines[i])["n"] for i in (0, 1, 3, 4)] == [0, 1, 3, 4]
+    assert json.loads(lines[4])["i"] == 3
+
+
+def test_a_directory_that_cannot_be_made_costs_the_records_and_one_warning(tmp_path, clock, caplog):
+    (tmp_path / "run").write_text("in the way")
+    spool = Spool(read_context("t", tmp_path / "run", {}), clock=clock)
+    with caplog.at_level(logging.WARNING):
+        for step in range(100):
+            spool.write_step(step, {"loss": 1.0}, clock.now)
+    assert spool.dropped == 100
+    assert len(caplog.records) == 1
+    (tmp_path / "run").unlink()
+    clock.now += 60
+    spool.write_step(100, {"loss": 1.0}, clock.now)
+    assert [(r["k"], r.get("i"), r.get("code")) for r in records(spool)] == [
+        ("w", None, "spool_dropped"),
+        ("s", 100, None),
+    ]
+    assert "100 records" in records(spool)[0]["text"]
+    spool.close()
+
+
+def test_a_full_disk_costs_records_not_the_training_and_is_told_later(spool, clock, monkeypatch, caplog):
+    spool.write_step(1, {"loss": 1.0}, clock.now)
+    real, room = os.write, 20
+
+    def small_disk(fd, data):
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        part = data[:room]
+        room -= len(part)
+        return real(fd, part)
+
+    monkeypatch.setattr(spool_module.os, "write", small_disk)
+    with caplog.at_level(logging.WARNING):
+        for step in range(2, 50):
+            clock.now += 1
+            spool.write_step(step, {"loss": 1.0}, clock.now)
+            spool.write("e", i=step, v={"acc": 1.0})
+    assert len(caplog.records) == 1
+    assert spool.dropped == 96
+    monkeypatch.setattr(spool_module.os, "write", real)
+    clock.now += 60
+    spool.write_step(50, {"loss": 1.0}, clock.now)
+    lines = spool.path.read_bytes().splitlines()
+    good = [json.loads(line) for at, line in enumerate(lines) if at != 1]
+    assert [r["n"] for r in good] == [n for n in range(len(lines)) if n != 1]
+    assert good[-1]["i"] == 50
+    assert any(r.get("code") == "spool_dropped" for r in good)
+
+
+def test_a_removed_directory_is_made_anew(spool, clock):
+    spool.write_step(1, {"loss": 1.0}, clock.now)
+    shutil.rmtree(spool.path.parent.parent)
+    spool.write_step(2, {"loss": 1.0}, clock.now)
+    spool.check()
+    spool.write_step(3, {"loss": 1.0}, clock.now)
+    assert [(r["n"], r["i"]) for r in records(spool)] == [(0, 3)]
+
+
+def test_line_numbers_are_right_with_several_threads(spool):
+    def many(kind):
+        for step in range(300):
+            if kind == "s":
+                spool.write_step(step, {"loss": 1.0}, 0.0)
+            else:
+                spool.write("l", name=kind, e=step)
+
+    threads = [threading.Thread(target=many, args=(k,)) for k in ("s", "a", "b")]
+    spool.write("p", i=0)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [r["n"] for r in records(spool)] == list(range(901))
+
+
+def test_a_forked_child_writes_nothing(spool):
+    spool.write_step(1, {"loss": 1.0}, 0.0)
+    pid = os.fork()
+    if pid == 0:
+        spool.forget()
+        spool.write_step(2, {"loss": 1.0}, 0.0)
+        spool.write("e", i=2, v={})
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(records(spool)) == 1
+
+
+def test_after_closing_nothing_is_written(spool):
+    spool.write_step(1, {"loss": 1.0}, 0.0)
+    spool.close()
+    spool.write_step(2, {"loss": 1.0}, 0.0)
+    spool.write("e", i=2, v={})
+    assert len(records(spool)) == 1

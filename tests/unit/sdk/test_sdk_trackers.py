@@ -1,0 +1,139 @@
+import threading
+
+import pytest
+
+from shoal.core.errors import MissingExtra, UsageError
+from shoal.sdk import trackers
+from shoal.sdk.context import read_context
+from shoal.sdk.options import Options
+from shoal.sdk.spool import Spool
+from shoal.sdk.trackers import Mirror, make
+
+
+class Notes:
+    """A tracker that remembers."""
+
+    def __init__(self):
+        self.calls = []
+
+    def start(self, name, config, dir):
+        self.calls.append(("start", name, config))
+
+    def log(self, step, values):
+        self.calls.append(("log", step, dict(values)))
+
+    def media(self, step, name, type, path, mime):
+        self.calls.append(("media", step, name, type, path.name))
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(read_context("t", tmp_path, {}))
+    yield spool
+    spool.close()
+
+
+def mirror(spool, *wanted):
+    return Mirror(wanted, spool.path, read_context("t", spool.path.parent.parent, {}), Options(config={"lr": 1}))
+
+
+def test_everything_in_the_spool_reaches_the_tracker_in_order(spool):
+    notes = Notes()
+    following = mirror(spool, notes)
+    following.start()
+    spool.write_step(1, {"loss": 1.0, "bad": float("inf")}, 0.0)
+    spool.write("e", i=1, v={"acc": 0.5, "note": "fine"})
+    spool.write("m", i=1, name="x", type="image", file="media/x.png", mime="image/png")
+    spool.write("p", i=1)
+    following.close()
+    assert notes.calls == [
+        ("start", "t", {"lr": 1}),
+        ("log", 1, {"loss": 1.0, "bad": float("inf")}),
+        ("log", 1, {"acc": 0.5, "note": "fine"}),
+        ("media", 1, "x", "image", "x.png"),
+        ("close",),
+    ]
+
+
+def test_what_an_earlier_process_wrote_is_not_told_again(spool):
+    spool.write_step(1, {"loss": 1.0}, 0.0)
+    notes = Notes()
+    following = mirror(spool, notes)
+    following.start()
+    spool.write_step(2, {"loss": 2.0}, 0.0)
+    following.close()
+    assert [c[1] for c in notes.calls if c[0] == "log"] == [2]
+
+
+def test_an_object_with_log_alone_will_do_and_one_that_fails_does_not_harm_the_rest(spool, caplog):
+    class Broken:
+        def log(self, step, values):
+            raise ConnectionError("no network")
+
+    class Least:
+        steps = []
+
+        def log(self, step, values):
+            self.steps.append(step)
+
+    following = mirror(spool, Broken(), Least())
+    following.start()
+    for step in range(3):
+        spool.write_step(step, {"loss": 1.0}, 0.0)
+    following.close()
+    assert Least.steps == [0, 1, 2]
+    assert "Broken failed and gets no more metrics" in caplog.text
+
+
+def test_a_hanging_tracker_does_not_hold_the_end_of_the_run(spool, caplog):
+    free = threading.Event()
+
+    class Hung:
+        def log(self, step, values):
+            free.wait(30)
+
+    following = mirror(spool, Hung())
+    following.start()
+    spool.write_step(1, {"loss": 1.0}, 0.0)
+    following.close(timeout_s=0.05)
+    assert "did not take the last metrics" in caplog.text
+    free.set()
+    following.close()
+
+
+def test_a_missing_package_is_said_at_once_with_the_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    for name in ("tensorboard", "wandb"):
+        with pytest.raises(MissingExtra) as caught:
+            make([name], read_context("t", tmp_path, {}))
+        assert caught.value.hint == f"pip install {name}"
+
+
+@pytest.mark.parametrize("wanted", ["nothing", object(), 3])
+def test_what_is_no_tracker_is_refused(wanted, tmp_path):
+    with pytest.raises(UsageError):
+        make([wanted], read_context("t", tmp_path, {}))
+
+
+def test_tensorboard_gets_scalars_and_images_if_it_is_installed(spool, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from shoal.sdk.media import Shelf, image
+
+    context = read_context("t", tmp_path, {})
+    following = mirror(spool, *make(["tensorboard"], context))
+    following.start()
+    spool.write_step(1, {"loss": 0.5}, 0.0)
+    spool.write_step(2, {"loss": 0.25}, 0.0)
+    import numpy as np
+
+    Shelf(context, spool).keep("picture", 2, image(np.zeros((2, 2, 3), np.uint8)))
+    following.close(timeout_s=60)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
+    assert events.Images("picture")[0].encoded_image_string.startswith(b"\x89PNG")
