@@ -75,12 +75,16 @@ def test_what_is_visible_is_whole_and_stays(server, code):
     job_id = server.wait_for("writer", lambda j: j.status == "running").id
     seen: dict[str, str] = {}
     kills: list[str] = []
+    ended = None
     deadline = time.monotonic() + 120 + KILLS * 15
     while len(kills) < KILLS and time.monotonic() < deadline:
         before = len(seen)
         while len(seen) == before and time.monotonic() < deadline:
             with suppress(ShoalError, AssertionError), server.client() as client:
                 seen.update({c.id: c.manifest_id for c in client.checkpoints.list(job="writer")})
+                ended = client.jobs.get("writer")
+            assert not (ended and ended.ended_at), f"after {kills}: {ended.reason}"
+            time.sleep(0.05)
         time.sleep(random.uniform(0, 2.5))
         kills.append(strike(server, job_id))
     server.cli("training", "stop", "writer", "--wait")

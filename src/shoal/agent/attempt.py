@@ -29,6 +29,8 @@ from shoal.agent.node import LAUNCH, NotReady, WorkDir
 from shoal.agent.progress import ProgressReader
 from shoal.agent.reasons import explain, from_torchrun, last_error
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
+from shoal.agent.run_reports import RunReports
+from shoal.agent.run_spool import LOOK_EVERY_S
 from shoal.agent.sandbox import SETTING, Bind, Mode, Rewriter, choose, forget, wrap
 from shoal.agent.spool import Spool
 from shoal.agent.wire import JoinReply, Launch
@@ -48,10 +50,13 @@ class Node:
     def __init__(self, launch: Launch, join: JoinReply, work: WorkDir, link: Link):
         self._launch, self._join, self._work, self._link = launch, join, work, link
         self._orders = Orders()
-        self._spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system")}
+        self._spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system", "metric")}
         rate = int(os.environ.get("SHOAL_LOG_RATE_KB_S") or DEFAULT_RATE_KB_S)
         self._capture = Capture(self._spools["log"], Redactor(join.secrets.values()), rate)
         self._progress = ProgressReader()
+        self._reports = RunReports(
+            work, self._spools["metric"], link.another(), self._capture.say, Redactor(join.secrets.values())
+        )
         self._beats = Beats(link, self._orders, self._report_progress)
         self._shipper = Shipper(link.another(), self._spools)
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
@@ -95,7 +100,8 @@ class Node:
         self._beats.update(state="running", paths=self._mode.paths)
         self._start_sampling()
         keeper = self._start_keeper()
-        self._watch(watch)
+        self._start_reports(keeper)
+        self._watch(watch, keeper)
         keeper.finish(all_well=watch.complete and all(e.code == 0 for e in watch.exits))
         return self._judge(watch)
 
@@ -192,10 +198,12 @@ class Node:
         except OSError:
             return False
 
-    def _watch(self, watch: Watch) -> None:
+    def _watch(self, watch: Watch, keeper: Keeper) -> None:
         """Until all workers have ended or were killed, and nothing of them is left."""
         while True:
             watch.exits += self._workers.events()
+            if any(e.code != 0 for e in watch.exits):
+                keeper.worker_failed()
             action = watch.next_action(
                 time.monotonic(), stop_grace_s=self._orders.stop_grace_s, fenced=self._orders.fenced
             )
@@ -236,13 +244,14 @@ class Node:
         """Tell how it ended, ship what is left, say goodbye; for as long as it takes."""
         for task in self._regular:
             task.stop()
+        self._reports.last_look()
         self._capture.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
         self._work.result = result
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
-        delivered = deliver(self._beats, self._shipper, deadline)
+        delivered = deliver(self._beats, self._shipper, self._reports, deadline)
         if delivered:
             self._work.result = {**result, "delivered": True}
             clear(self._work.tmp)
@@ -264,16 +273,25 @@ class Node:
         keeper.start()
         return keeper
 
+    def _start_reports(self, keeper: Keeper) -> None:
+        self._reports.on_checkpoint = keeper.nudge
+        self._regular.append(Every(LOOK_EVERY_S, self._reports.look))
+        self._regular[-1].start()
+
     def _sync(self) -> None:
         for spool in self._spools.values():
             spool.sync()
 
     def _report_progress(self) -> dict[str, Any] | None:
-        return self._progress.report()
+        """The job's own word counts for more than its output, where it says how far there is to go."""
+        told, read = self._reports.progress(), self._progress.report()
+        return told if told and (told["fraction"] is not None or not read) else read
 
 
-def deliver(beats: Beats, shipper: Shipper, deadline: float) -> bool:
+def deliver(beats: Beats, shipper: Shipper, reports: RunReports, deadline: float) -> bool:
     """The end of a node: all records first, then the last beat."""
+    if not reports.drained(deadline - time.monotonic()):
+        return False
     if not shipper.drained(deadline - time.monotonic()):
         return False
     version = beats.update(final=True)

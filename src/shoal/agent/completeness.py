@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
+OWN = "shoal.json"
+"""The SDK writes it last; it lists every other file."""
 _MAX_JSON = 64 << 20
 _MAX_HEADER = 100 << 20
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _HALF_MADE = re.compile(r"(^|[._-])(tmp|temp|partial|incomplete|part)([._-]|$)|~$", re.IGNORECASE)
+_TRAIN_LOSS = ("loss", "train/loss", "train_loss", "training_loss", "training/loss")
+_EVAL_LOSS = (
+    "eval/loss",
+    "eval_loss",
+    "val/loss",
+    "val_loss",
+    "valid_loss",
+    "validation_loss",
+    "validation/loss",
+    "test_loss",
+)
 _STEP = re.compile(r"(\d+)\D*$")
 
 
@@ -23,6 +37,8 @@ def is_half_made_name(name: str) -> bool:
 
 def problem(root: Path, files: list[str]) -> str | None:
     """Why these files cannot be a complete checkpoint; None if nothing speaks against it."""
+    if OWN in files:
+        return _own_problem(root, files)
     names = {f.rpartition("/")[2] for f in files}
     for file in files:
         if (found := _file_problem(root / file)) is not None:
@@ -39,7 +55,7 @@ def problem(root: Path, files: list[str]) -> str | None:
 
 
 def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
-    """Step, losses, model and version, from Hugging Face's own files where they are."""
+    """Step, losses, model and version, from the SDK's or Hugging Face's own files where they are."""
     state = _json(root / "trainer_state.json") if "trainer_state.json" in files else None
     config = _json(root / "config.json") if "config.json" in files else None
     history = [h for h in (state or {}).get("log_history", []) if isinstance(h, dict)]
@@ -49,6 +65,8 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         step = int(match[1]) if match and len(match[1]) <= 15 else None
     architectures = (config or {}).get("architectures")
     model = architectures[0] if isinstance(architectures, list) and architectures else None
+    if OWN in files and isinstance(own := _json(root / OWN), dict):
+        return _own_facts(own, step, model, config)
     return {
         "step": step,
         "train_loss": _last(history, "loss"),
@@ -58,6 +76,48 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         "inference_ready": isinstance(model, str),
         "metrics": _metrics(history),
     }
+
+
+def _own_problem(root: Path, files: list[str]) -> str | None:
+    """Nothing is guessed here: what the list says is there, with its size."""
+    own = _json(root / OWN)
+    listed = own.get("files") if isinstance(own, dict) else None
+    if not isinstance(listed, dict):
+        return f"{OWN} is not valid"
+    for name, about in listed.items():
+        if name not in files:
+            return f"{OWN} names {name}, which is not there"
+        try:
+            size = (root / name).stat().st_size
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if not isinstance(about, dict) or about.get("size") != size:
+            return f"{name} has {size} bytes, and not those {OWN} tells of"
+    return None
+
+
+def _own_facts(own: dict[str, Any], step: int | None, model: Any, config: Any) -> dict[str, Any]:
+    told = own.get("metrics")
+    metrics = {
+        str(k): float(v)
+        for k, v in (told.items() if isinstance(told, dict) else ())
+        if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+    }
+    at = own.get("step")
+    return {
+        "step": at if isinstance(at, int) and not isinstance(at, bool) else step,
+        "train_loss": _first(metrics, _TRAIN_LOSS),
+        "eval_loss": _first(metrics, _EVAL_LOSS),
+        "model": model if isinstance(model, str) else None,
+        "version": _text((config or {}).get("transformers_version")),
+        "inference_ready": isinstance(model, str),
+        "metrics": dict(sorted(metrics.items())),
+    }
+
+
+def _first(metrics: dict[str, float], names: tuple[str, ...]) -> float | None:
+    lower = {k.lower().replace(" ", "_").replace("-", "_"): v for k, v in metrics.items()}
+    return next((lower[name] for name in names if name in lower), None)
 
 
 def _file_problem(path: Path) -> str | None:

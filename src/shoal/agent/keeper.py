@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shoal.agent.completeness import facts, is_half_made_name, problem
-from shoal.agent.link import Link, backoff
-from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, TimedOut, Unreachable
+from shoal.agent.completeness import OWN, facts, is_half_made_name, problem
+from shoal.agent.link import Link
+from shoal.agent.uploads import commit
+from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, TimedOut
 
 if TYPE_CHECKING:
     from shoal.store.pack import PackedTree
@@ -30,8 +31,6 @@ POLL_S = 1.0
 SETTLE_S = 2.0
 ROOT = "."
 _AFTER_FAILURE_S = 5.0
-_BATCH = 16 << 20
-_BATCH_COUNT = 512
 
 Files = tuple[tuple[str, int, int], ...]
 """(path, size, mtime_ns) of every file: equal means unchanged."""
@@ -52,16 +51,31 @@ class Keeper(threading.Thread):
         self._output, self._link, self._say = output, link, say
         self._known: dict[str, _Known] = {}
         self._leave = threading.Event()
+        self._news = threading.Event()
         self._one_at_a_time = threading.Lock()
         self._given_up = False
         self._deadline = math.inf
+        self._died_at = math.inf
+        """When the first worker failed, by the clock that stamps files."""
 
     def run(self) -> None:
-        while not self._leave.wait(POLL_S) and not self._given_up:
+        while not self._leave.is_set() and not self._given_up:
+            self._news.wait(POLL_S)
+            self._news.clear()
+            if self._leave.is_set():
+                return
             try:
                 self.look()
             except Exception:
                 logger.exception("looking for checkpoints failed")
+
+    def nudge(self) -> None:
+        """A checkpoint was just committed: look now."""
+        self._news.set()
+
+    def worker_failed(self) -> None:
+        """From now on quiet proves nothing: who would go on writing is dead. Only what had settled before counts."""
+        self._died_at = min(self._died_at, time.time())
 
     def finish(self, *, all_well: bool) -> None:
         """The workers have ended: take what is left. `all_well`: they ended by themselves, without an error.
@@ -69,6 +83,9 @@ class Keeper(threading.Thread):
         After a failure the server must hear of it soon, so only a moment is spent on what is still on its way.
         """
         self._leave.set()
+        self._news.set()
+        if not all_well:
+            self.worker_failed()
         self._deadline = math.inf if all_well else time.monotonic() + _AFTER_FAILURE_S
         if not self._given_up:
             self.look(settle_s=0.0 if all_well else SETTLE_S, last=True)
@@ -76,7 +93,7 @@ class Keeper(threading.Thread):
     def look(self, *, settle_s: float = SETTLE_S, last: bool = False) -> None:
         """Take every checkpoint that is new, whole and settled."""
         with self._one_at_a_time:
-            for name, files in _candidates(self._output):
+            for name, files in candidates(self._output):
                 known = self._known.get(name)
                 if known is None or known.files != files:
                     known = self._known[name] = _Known(files, time.monotonic(), said=known.said if known else set())
@@ -84,8 +101,10 @@ class Keeper(threading.Thread):
                     self._take(name, known, last)
 
     def _is_settled(self, known: _Known, settle_s: float, last: bool) -> bool:
+        if any(path == OWN for path, _, _ in known.files):
+            return True  # came by one rename, whole
         newest = max((m for _, _, m in known.files), default=0) / 1e9
-        quiet = time.time() - newest >= settle_s
+        quiet = min(time.time(), self._died_at) - newest >= settle_s
         return quiet and (last or time.monotonic() - known.since >= settle_s)
 
     def _take(self, name: str, known: _Known, last: bool) -> None:
@@ -105,38 +124,25 @@ class Keeper(threading.Thread):
                 "manifest": packed.manifest.model_dump(mode="json"),
                 "facts": facts(name, root, [path for path, _, _ in known.files]),
             }
-            self._commit(body, packed)
+            commit(self._link, "/checkpoints", body, packed, self._check_time)
             known.done = True
         except (Fenced, AuthError, NotFound) as error:
             logger.info("no more checkpoints are taken: %s", error)
             self._given_up = True
         except (Refused, ShoalError, OSError) as error:
+            if not root.exists():
+                return  # its own script has replaced it by a newer one
             logger.warning("checkpoint %s: %s", name, error)
             if str(error) not in known.said:
                 known.said.add(str(error))
                 self._say(f"[shoal] checkpoint {name} could not be kept yet: {error}")
-
-    def _commit(self, body: dict[str, Any], packed: PackedTree) -> None:
-        """Send what the server lacks, and commit; through any outage."""
-        for wait in backoff(0.1, 10.0):
-            try:
-                missing = self._link.post("/checkpoints", body).get("missing") or []
-                if not missing:
-                    return
-                for frames in _batches(packed, missing):
-                    self._check_time()
-                    self._link.post_bytes("/chunks", frames)
-                continue
-            except Unreachable:
-                self._check_time()
-                time.sleep(wait)
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
             raise TimedOut("there was no time left to send it after a worker failed")
 
 
-def _candidates(output: Path) -> list[tuple[str, Files]]:
+def candidates(output: Path) -> list[tuple[str, Files]]:
     """What may be a checkpoint, oldest first: the order they are taken in is the order they count in."""
     try:
         entries = list(os.scandir(output))
@@ -177,18 +183,3 @@ def _pack(root: Path, files: Files) -> PackedTree:
     from shoal.store.pack import pack_files
 
     return pack_files({path: root / path for path, _, _ in files})
-
-
-def _batches(packed: PackedTree, hashes: list[str]) -> Iterator[bytes]:
-    from shoal.store.wire import encode_frames
-
-    batch: list[str] = []
-    size = 0
-    for name in hashes:
-        batch.append(name)
-        size += packed.where[name][2]
-        if size >= _BATCH or len(batch) >= _BATCH_COUNT:
-            yield b"".join(encode_frames((h, packed.read(h)) for h in batch))
-            batch, size = [], 0
-    if batch:
-        yield b"".join(encode_frames((h, packed.read(h)) for h in batch))

@@ -176,9 +176,8 @@ class Shipper(threading.Thread):
             self._hurry.wait(max(_SHIP_FIRST_S, SHIP_EVERY_S - (time.monotonic() - last)))
             self._news.clear()
             try:
-                for stream, spool in self._spools.items():
-                    while self._refused.get(stream, 0) < _MAX_REFUSALS and (batch := spool.read()) is not None:
-                        self._ship(stream, spool, batch, compress)
+                while self._ship_round(compress):
+                    pass
                 waits, last, failing = backoff(0.2, 5.0), time.monotonic(), False
             except Unreachable as error:
                 if not failing:
@@ -188,6 +187,15 @@ class Shipper(threading.Thread):
                 time.sleep(next(waits))
             with self._lock:
                 self._lock.notify_all()
+
+    def _ship_round(self, compress: Callable[[bytes], bytes]) -> bool:
+        """A batch of each stream: a flood of one must not hold up the others. False when there was none."""
+        shipped = False
+        for stream, spool in self._spools.items():
+            if self._refused.get(stream, 0) < _MAX_REFUSALS and (batch := spool.read()) is not None:
+                self._ship(stream, spool, batch, compress)
+                shipped = True
+        return shipped
 
     def _ship(self, stream: str, spool: Spool, batch: Batch, compress: Callable[[bytes], bytes]) -> None:
         path = f"/segments/{stream}?seq_first={batch.first}&count={batch.records}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ _KEPT_PREFIXES = (
     "DATASETS_ TORCH PYTORCH_ TRITON_ XDG_ MALLOC_ TOKENIZERS_"
 ).split()
 _TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
+EMULATE_CUDA = "SHOAL_EMULATE_CUDA"
+_EMULATION = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
+"""On PYTHONPATH it reaches every Python process of the job, also those a launcher or a DataLoader starts."""
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
@@ -155,6 +159,9 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
     env |= marks(launch)
     if join.world_size > 1:
         env["USE_DDP"] = "1"
+        if launch.slot_kind == "cpu":
+            # Without it Accelerate and the Hugging Face Trainer ignore WORLD_SIZE where there is no GPU.
+            env["ACCELERATE_USE_CPU"] = "true"
     if paths.data:
         env["DATA_LOCATION"] = paths.data
     if paths.checkpoint:
@@ -231,4 +238,7 @@ def merge(
     rewrite: Callable[[str], str],
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
-    return host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
+    env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
+    if env.get(EMULATE_CUDA) == "1":
+        env["PYTHONPATH"] = os.pathsep.join([str(_EMULATION), *filter(None, [env.get("PYTHONPATH")])])
+    return env

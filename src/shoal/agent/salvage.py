@@ -14,6 +14,7 @@ from shoal.agent.attempt import DELIVER_FOR_S, deliver, ended, set_up_logging
 from shoal.agent.link import Link
 from shoal.agent.node import LAUNCH, Busy, WorkDir, marked_processes
 from shoal.agent.reporting import Beats, Orders, Shipper
+from shoal.agent.run_reports import RunReports
 from shoal.agent.spool import Spool
 from shoal.agent.wire import Launch
 
@@ -39,17 +40,19 @@ def salvage(root: Path) -> int:
     known = work.result
     if known and known.get("delivered"):
         return 0
-    spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system")}
+    spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system", "metric")}
     if known is None:
         known = work.result = ended(None, "agent died")
         text = "[shoal] the agent of this node died; what was left of its workers was ended"
         spools["log"].append([json.dumps({"t": round(time.time(), 3), "r": None, "e": "sys", "m": text}).encode()])
     link = Link(launch.url, launch.token, launch.server_file)
+    reports = RunReports(work, spools["metric"], link.another(), logger.info)
+    reports.bring_all_media()
     beats, shipper = Beats(link, Orders(), lambda: None), Shipper(link.another(), spools)
     beats.update(state="exited", **known)
     beats.start()
     shipper.start()
-    if not deliver(beats, shipper, time.monotonic() + DELIVER_FOR_S):
+    if not deliver(beats, shipper, reports, time.monotonic() + DELIVER_FOR_S):
         return 5
     work.result = {**known, "delivered": True}
     return 0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from shoal.agent import inner
 from shoal.agent.logs import Capture
@@ -47,8 +47,14 @@ class LaunchFailed(Exception):
     """The sandbox or its inner process did not come up."""
 
 
+class Output(Protocol):
+    """Whoever reads what the workers print."""
+
+    def pipe(self, rank: int | None, stream: str) -> int: ...
+
+
 class Workers:
-    def __init__(self, capture: Capture):
+    def __init__(self, capture: Output):
         self._capture = capture
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None

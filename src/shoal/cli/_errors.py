@@ -78,7 +78,7 @@ def _usage(error: CycloptsError) -> tuple[str, str]:
         return str(error).strip(), help_page
     option = (error.token.keyword or error.token.value).partition("=")[0]
     known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
-    if words[-2:] == ["training", "run"]:
+    if words[-1:] == ["run"]:
         help_page = f"What is meant for the script goes after `--`; the options of `run`: {help_page}"
     return f"Unknown option {option}.{_near(option, known)}", help_page
 

@@ -104,8 +104,17 @@ def progress_text(progress: Progress, *, with_bar: bool = False) -> str:
         parts.append((f"{bar(progress.fraction)} " if with_bar else "") + f"{progress.fraction:.0%} ")
     parts.append(f"{progress.unit} {progress.step}" + (f" of {progress.total}" if progress.total else ""))
     if progress.eta_s is not None and (progress.fraction or 0) < 1:
-        parts.append(f", {duration(progress.eta_s)} left")
+        parts.append(f", {_left(progress)} left")
     return clean("".join(parts))
+
+
+def _left(progress: Progress) -> str:
+    """`2 min`, or `2 min (1 min 40 s to 3 min)` where the pace varies."""
+    low, high = progress.eta_low_s, progress.eta_high_s
+    left = duration(progress.eta_s or 0.0)
+    if low is None or high is None or duration(low) == duration(high):
+        return left
+    return f"{left} ({duration(low)} to {duration(high)})"
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.cli._follow import progress_text, run_time
 from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, timestamp
 from shoal.cli._output import Column, out
+from shoal.cli._spark import number
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from shoal.core.jobs import EventView, JobView
 
 MOST_EVENTS = 30
+MOST_METRICS = 12
 
 
 def print_job(job: JobView) -> None:
     _header(job)
     _resources(job)
+    _metrics(job)
     _attempts(job)
     _events(job)
     _next_commands(job)
@@ -65,6 +68,15 @@ def _resources(job: JobView) -> None:
         ],
         indent="  ",
     )
+
+
+def _metrics(job: JobView) -> None:
+    if not job.metrics:
+        return
+    out.heading("Last metrics")
+    out.fields([(clean(name), number(value)) for name, value in list(job.metrics.items())[:MOST_METRICS]], indent="  ")
+    if len(job.metrics) > MOST_METRICS:
+        out.styled((f"  … and more: {out.prog} training metrics {job.name}", "dim"))
 
 
 def _attempts(job: JobView) -> None:

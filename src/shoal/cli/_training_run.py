@@ -12,6 +12,7 @@ from shoal.cli._output import out
 from shoal.cli._parse import parse_duration, parse_nodes, parse_pairs
 from shoal.cli._session import connect, session
 from shoal.cli._source import SourceChoice, send_source
+from shoal.cli.run import EMULATE_CUDA
 from shoal.core.errors import UsageError
 from shoal.core.names import check_name
 
@@ -44,6 +45,7 @@ def run(
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None,
     env: Annotated[list[str] | None, _many("--env", "-E", group=DATA)] = None,
     secret: Annotated[list[str] | None, _many("--secret", "-S", group=DATA)] = None,
+    emulate_cuda: Annotated[bool, Parameter(group=DATA)] = False,
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1",
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1,
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3,
@@ -96,6 +98,8 @@ def run(
         Environment variable, as NAME=VALUE (repeatable).
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
+    emulate_cuda
+        Run code that asks for CUDA and nccl on the CPU, to debug it.
     nodes
         Number of nodes, or MIN:MAX for as many as there are (default 1).
     accels
@@ -126,7 +130,7 @@ def run(
         "min_nodes": low,
         "max_nodes": high,
         "accels": accels,
-        "env": parse_pairs(env, "--env", "NAME=VALUE"),
+        "env": parse_pairs(env, "--env", "NAME=VALUE") | ({EMULATE_CUDA: "1"} if emulate_cuda else {}),
         "secrets": parse_pairs(secret, "--secret", "NAME=SECRET"),
         "max_restarts": max_restarts,
         "priority": priority,

@@ -284,6 +284,7 @@ def _print(view: DatasetView) -> None:
         [
             ("Dataset", f"{view.name}@{view.version}"),
             ("Status", str(view.status)),
+            ("Fetched", _fetched(view)),
             ("Error", view.error),
             ("Id", view.id),
             ("Files", view.files),
@@ -296,3 +297,11 @@ def _print(view: DatasetView) -> None:
             ("In a job", f"/input/{view.name} with --dataset {view.name}"),
         ]
     )
+
+
+def _fetched(view: DatasetView) -> str | None:
+    """How far an import is."""
+    if view.status != "importing" or not view.origin.get("progress"):
+        return None
+    done, total = (int(view.origin.get(key) or 0) for key in ("progress", "total"))
+    return f"{size(done)} of {size(total)}" if total else size(done)

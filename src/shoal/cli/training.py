@@ -12,7 +12,10 @@ from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect
 from shoal.cli._training_run import run
+from shoal.cli.sync import import_run
 from shoal.cli.training_checkpoints import checkpoints, fetch, resume
+from shoal.cli.training_metrics import ledger, metrics
+from shoal.cli.verify import verify_resume
 from shoal.core.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
 
 app = App(name="training")
 app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
-for command in (checkpoints, fetch, resume):
+for command in (checkpoints, fetch, resume, metrics, ledger, verify_resume):
     app.command(command)
+app.command(import_run, name="import")
 
 Status = Literal["queued", "starting", "running", "succeeded", "failed", "stopped"]
 

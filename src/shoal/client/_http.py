@@ -7,13 +7,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shoal import __version__
 from shoal.client._httpx import httpx
+from shoal.client._lane import Lane, Piece
 from shoal.client.config import check_url, is_loopback
 from shoal.core.errors import Internal, InvalidName, ShoalError, TimedOut, Unreachable, from_wire
 
@@ -25,6 +26,9 @@ PAUSES_S = (0.1, 0.3, 0.8, 1.5)
 """Waits between tries of a call that may be repeated: long enough for a server that is just restarting."""
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 60.0
+
+if TYPE_CHECKING:
+    from shoal.store.wire import Fillable
 
 _BUSY = frozenset({502, 503, 504})
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -48,6 +52,7 @@ class Http:
         headers = {"User-Agent": f"shoal/{__version__}", "Accept": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
+        self._headers = headers
         self._client = httpx.Client(
             headers=headers,
             # A default SSL context costs 90 ms, and http:// never uses it: redirects are not followed.
@@ -58,9 +63,11 @@ class Http:
             follow_redirects=False,
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         )
+        self._lane = Lane(CONNECT_TIMEOUT_S)
 
     def close(self) -> None:
         self._client.close()
+        self._lane.close()
 
     def fetch(self, kind: type[T], path: str, **params: Any) -> T:
         """GET a schema (or a list of them)."""
@@ -79,12 +86,22 @@ class Http:
         """Send a schema, get a schema."""
         return parse(kind, self.send(method, path, body=body, repeatable=repeatable, timeout_s=timeout_s))
 
+    def post_page(self, kind: type[T], path: str) -> T:
+        """POST to a page of the console, which is not below the API's prefix."""
+        try:
+            response = self._client.post(f"{self.url}{path}")
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
+        if not response.is_success:
+            raise self.error(response)
+        return parse(kind, response)
+
     def send(
         self,
         method: str,
         path: str,
         *,
-        body: BaseModel | bytes | None = None,
+        body: BaseModel | bytes | list[Piece] | None = None,
         params: Mapping[str, Any] | None = None,
         repeatable: bool | None = None,
         timeout_s: float = TIMEOUT_S,
@@ -153,6 +170,23 @@ class Http:
         except httpx.TransportError as error:
             raise self.unreachable(error) from error
 
+    @contextmanager
+    def receive_bulk(self, path: str, body: BaseModel, *, silence_s: float) -> Iterator[Fillable | Iterator[bytes]]:
+        """Like `receive`; the answer may be something to be read into memory of one's own, which costs far less."""
+        if not Lane.takes(self.url):
+            with self.receive(path, body, silence_s=silence_s) as pieces:
+                yield pieces
+            return
+        headers = self._headers | {"Content-Type": "application/json", "Accept": "*/*"}
+        try:
+            sent = [body.model_dump_json().encode()]
+            with self._lane.post(self._full(path), sent, headers, silence_s) as found:
+                if not 200 <= found.status < 300:
+                    raise self.error(httpx.Response(found.status, headers=found.getheaders(), content=found.read()))
+                yield found
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
+
     def relocate(self) -> bool:
         """Look where the server is now; true when it has moved."""
         found = self._locate() if self._locate else None
@@ -192,8 +226,15 @@ class Http:
         )
 
     def _send_once(
-        self, method: str, path: str, body: BaseModel | bytes | None, params: Mapping[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | bytes | list[Piece] | None,
+        params: Mapping[str, Any] | None,
+        timeout_s: float,
     ) -> httpx.Response:
+        if isinstance(body, list):
+            return self._post_pieces(path, body, timeout_s)
         headers, content = {}, b""
         if isinstance(body, BaseModel):
             headers["Content-Type"], content = "application/json", body.model_dump_json().encode()
@@ -205,6 +246,19 @@ class Http:
             params=_given(params or {}),
             content=content or None,
             headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        )
+
+    def _post_pieces(self, path: str, pieces: list[Piece], timeout_s: float) -> httpx.Response:
+        """Send a body in the pieces it was made of: putting them together costs more than sending them."""
+        headers = {"Content-Type": "application/octet-stream"}
+        if Lane.takes(self.url):
+            with self._lane.post(self._full(path), pieces, self._headers | headers, timeout_s) as found:
+                return httpx.Response(found.status, headers=found.getheaders(), content=found.read())
+        return self._client.post(
+            self._full(path),
+            content=iter(map(bytes, pieces)),
+            headers=headers | {"Content-Length": str(sum(map(len, pieces)))},
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 

@@ -24,6 +24,8 @@ from shoal.client.workspaces import Workspaces
 if TYPE_CHECKING:
     from shoal.client.checkpoints import Checkpoints
     from shoal.client.datasets import Datasets
+    from shoal.client.metrics import Metrics
+    from shoal.client.runs import Runs
     from shoal.client.upkeep import Upkeep
 
 
@@ -65,6 +67,18 @@ class Client:
         from shoal.client.checkpoints import Checkpoints
 
         return Checkpoints(self._http, self.workspace)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        from shoal.client.metrics import Metrics
+
+        return Metrics(self._http, self.workspace)
+
+    @cached_property
+    def runs(self) -> Runs:
+        from shoal.client.runs import Runs
+
+        return Runs(self._http, self.workspace)
 
     @cached_property
     def upkeep(self) -> Upkeep:

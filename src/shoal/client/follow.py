@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,7 +49,14 @@ class Back:
     """The server is heard again."""
 
 
-FollowEvent = Lines | Changed | Lost | Back
+@dataclass(frozen=True, slots=True)
+class NewMetrics:
+    """Metrics came in, up to this cursor."""
+
+    cursor: int
+
+
+FollowEvent = Lines | Changed | Lost | Back | NewMetrics
 
 
 class Follower:
@@ -116,6 +124,8 @@ class Follower:
                 return self._take_page(LogPage.model_validate_json(event.data))
             if event.kind == "job":
                 return Changed(JobSummary.model_validate_json(event.data))
+            if event.kind == "metrics":
+                return NewMetrics(int(json.loads(event.data)["cursor"]))
         except ValidationError as error:
             raise Internal("The server's answer was not understood.", hint="Compare versions: shoal version") from error
         return None

@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
 CLOCK_SLACK_S = 2.0
 """How far apart two readings of one process's start time may be."""
-SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "argon2", "cryptography")
+SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "argon2", "cryptography", "jinja2")
 _OURS_ALONE = ("SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE")
 
 

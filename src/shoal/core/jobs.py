@@ -87,6 +87,9 @@ class Progress(View):
     fraction: float | None = None
     eta_s: float | None = None
     """Seconds left at the present pace; None while unknown."""
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+    """Between these, as the pace has varied of late."""
 
 
 class NodeView(View):
@@ -138,6 +141,8 @@ class JobSummary(View):
     ended_at: Utc | None
     exit_code: int | None
     reason: str | None
+    imported: bool = False
+    """It ran elsewhere and was brought in; nothing here runs or resumes it."""
 
 
 class JobView(JobSummary):
@@ -151,6 +156,8 @@ class JobView(JobSummary):
     """Why a queued job waits."""
     attempt_list: list[AttemptView]
     events: list[EventView]
+    metrics: dict[str, float | str] = {}
+    """Metric → its last value."""
 
 
 class LogLine(View):

@@ -102,6 +102,8 @@ class ServerSettings:
     """Port to listen on; 0 picks a free one and keeps to it on restart where possible."""
     shared: bool = False
     """True for a server many people use, even if it listens on loopback only (behind a reverse proxy)."""
+    hosts: str = ""
+    """Names people reach a shared server by, with commas between; a browser that asks for any other is refused. Empty takes any."""
     slots: int = 0
     """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
     sign_up: bool = False

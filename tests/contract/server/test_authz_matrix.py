@@ -18,12 +18,13 @@ from shoal.core.agents import TOKEN_HEADER
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
+from shoal.core.metrics import MediaCommit, RunImport
 from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet
 from shoal.server.app import PREFIX, create_app
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
-from shoal.server.policy import hash_token, routes_of
-from shoal.server.services import checkpoints, datasets, git, secrets
+from shoal.server.policy import AgentIdentity, hash_token, routes_of
+from shoal.server.services import checkpoints, datasets, git, media, runs, secrets
 from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
 
@@ -36,8 +37,8 @@ class Row:
     scope: Scope = Scope.READ
     body: Any = None
     params: dict[str, Any] = field(default_factory=dict)
-    foreign: str | None = None
-    """The part of the path or body that names a thing of another tenant's."""
+    foreign: str | tuple[str, ...] | None = None
+    """The part (or parts) of the path or body that names a thing of another tenant's."""
     content: bytes | None = None
     use: dict[str, str] = field(default_factory=dict)
     """Which of the world's things a path parameter stands for, where it is not the one of its own name."""
@@ -71,6 +72,11 @@ PASSWORD = "long enough, this"
 EMPTY = {"files": []}
 UPLOAD = {"dataset": "upload"}
 JOIN = {"pid": 1, "boot_id": "b", "host": "h", "address": "127.0.0.1", "port": 1}
+RUN = {"run_id": "another", "name": "another", "created": "2026-01-31T12:00:00Z"}
+IMPORTED = {"job": "imported"}
+MEDIUM = {
+    "rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "m", "type": "image", "manifest": {"files": [{"path": "m.png", "size": 0, "chunks": []}]},
+}  # fmt: skip
 
 ROUTES = {
     "GET /health": public(),
@@ -134,6 +140,17 @@ ROUTES = {
     f"GET {W}/jobs/{{job}}/checkpoint-archive": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/logs": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/follow": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/metrics": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/metric-names": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/media": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/media/{{media_id}}": member(*VIEW, foreign=("job", "media_id")),
+    f"GET {W}/jobs/{{job}}/ledger": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/config": member(*VIEW, foreign="job"),
+    f"POST {W}/imports": member(*WORK, RUN),
+    f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": member(*WORK, foreign=("job", "stream"), use=IMPORTED, content=b"not zstd", params={"part": "a", "seq_first": 0, "count": 1}),
+    f"POST {W}/jobs/{{job}}/import/checkpoints": member(*WORK, {"name": "c", "manifest": EMPTY}, foreign="job", use=IMPORTED),
+    f"POST {W}/jobs/{{job}}/import/media": member(*WORK, MEDIUM, foreign="job", use=IMPORTED),
+    f"POST {W}/jobs/{{job}}/import/state": member(*WORK, {"status": "stopped"}, foreign="job", use=IMPORTED),
     "POST /agent/join": agent(JOIN),
     "POST /agent/beat": agent({"state": "preparing"}),
     "POST /agent/segments/{stream}": agent(params={"seq_first": 0, "count": 1}, content=b"not zstd"),
@@ -141,6 +158,7 @@ ROUTES = {
     "GET /agent/chunks/{hash}": agent(),
     "POST /agent/chunks": agent(content=b""),
     "POST /agent/checkpoints": agent({"name": "c", "manifest": EMPTY}),
+    "POST /agent/media": agent(MEDIUM),
 }  # fmt: skip
 
 ANSWERS = {
@@ -154,6 +172,7 @@ ANSWERS = {
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
     f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none
     "POST /agent/segments/{stream}": 422,  # not zstd
+    f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": 422,
 }
 """Where the right answer to one who may is not a success."""
 
@@ -180,6 +199,7 @@ def populate(ctx):
     secrets.set_secret(ctx, access, SecretSet(name="thing", value="hidden-value"))
     git.connect_registry(ctx, access, RegistryConnect(host="thing", token="hidden-token"))
     git.add_git_source(ctx, access, GitSourceAdd(name="thing", url="https://github.com/a/b"))
+    imported = runs.begin(ctx, access, RunImport(**RUN | {"run_id": "thing", "name": "thing"})).job.id
     jobs = add_job(ctx, owner), add_job(ctx, other, text=b"print('another')\n")
     available, upload = (datasets.begin(ctx, access, DatasetBegin(name=name)).id for name in ("thing", "upload"))
     datasets.commit(ctx, access, available, Manifest(files=[]))
@@ -198,15 +218,23 @@ def populate(ctx):
         "admin": add_person(ctx, "admin@example.org", is_admin=True).key,
         "job token": "shoalj_the-token-of-the-test",
     }
+    agent = AgentIdentity(jobs[0], first_attempt(ctx, jobs[0]), 1, 0)
+    medium = media.commit(ctx, agent, MediaCommit.model_validate(MEDIUM | {"n": 0})).id
     attempt = update(Attempt).where(Attempt.job_id == jobs[0])
     ctx.db.write(lambda s: s.execute(attempt.values(read_token_hash=hash_token(tokens["job token"]))) and None)
     with ctx.db.read() as session:
-        source = session.scalars(select(Source).where(Source.workspace_id == owner.workspace_id)).one()
+        source = session.scalars(select(Source).where(Source.workspace_id == owner.workspace_id, Source.size > 0)).one()
     chunk = ctx.store.get_manifest(source.manifest_id).files[0].chunks[0].hash
     ids = {"workspace": owner.workspace_id, "key": owner.key_id, "member": owner.user_id, "name": "thing", "host": "thing",
            "job": jobs[0], "hash": chunk, "stream": "log", "dataset": available, "upload": upload, "checkpoint": checkpoint,
-           "manifest": source.manifest_id, "source": source.id, "path": "weights.bin"}  # fmt: skip
+           "manifest": source.manifest_id, "source": source.id, "path": "weights.bin",
+           "imported": imported, "media_id": medium}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
+
+
+def first_attempt(ctx, job_id):
+    with ctx.db.read() as session:
+        return session.scalars(select(Attempt.id).where(Attempt.job_id == job_id)).one()
 
 
 class World:
@@ -302,7 +330,8 @@ def test_every_path_parameter_is_either_foreign_or_knowingly_not():
     for route, row in ROUTES.items():
         names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path"}
         if row.who != "agent":
-            assert names == ({row.foreign} & names), route
+            foreign = {row.foreign} if isinstance(row.foreign, str) else set(row.foreign or ())
+            assert names == foreign & names, route
 
 
 @pytest.mark.parametrize(("caller", "route"), REFUSED, ids=lambda v: str(v).replace("/workspaces/{workspace}", "W"))

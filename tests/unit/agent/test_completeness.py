@@ -3,6 +3,7 @@
 import json
 import struct
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,31 @@ def test_step_and_losses_come_from_the_trainers_own_log(tmp_path):
 def test_without_such_files_the_step_comes_from_the_name(tmp_path):
     assert facts("epoch=3-step=500.ckpt", tmp_path, [])["step"] == 500
     assert facts("latest", tmp_path, [])["step"] is None
+
+
+def own(root: Path, **changes: object) -> list[str]:
+    """A checkpoint as the SDK leaves it."""
+    (root / "model.pt").write_bytes(b"x" * 10)
+    about = {"step": 100, "metrics": {"loss": 0.5, "Eval loss": 0.7, "bad": "nan", "flag": True},
+             "files": {"model.pt": {"size": 10}}} | changes  # fmt: skip
+    (root / "shoal.json").write_text(json.dumps(about))
+    return ["model.pt", "shoal.json"]
+
+
+def test_the_sdks_own_list_decides_what_is_complete(tmp_path: Path) -> None:
+    files = own(tmp_path)
+    assert problem(tmp_path, files) is None
+    (tmp_path / "optimizer.pt").write_bytes(b"PK\x03\x04 cut short")
+    assert problem(tmp_path, [*files, "optimizer.pt"]) is None
+    assert "not there" in str(problem(tmp_path, own(tmp_path, files={"optimizer.bin": {"size": 1}})))
+    assert "10 bytes" in str(problem(tmp_path, own(tmp_path, files={"model.pt": {"size": 11}})))
+    (tmp_path / "shoal.json").write_text('{"step": 100, "files"')
+    assert "not valid" in str(problem(tmp_path, files))
+
+
+def test_the_sdks_own_file_tells_step_and_losses(tmp_path: Path) -> None:
+    found = facts("step-000000999", tmp_path, own(tmp_path))
+    assert (found["step"], found["train_loss"], found["eval_loss"]) == (100, 0.5, 0.7)
+    assert found["metrics"] == {"Eval loss": 0.7, "loss": 0.5}
+    found = facts("step-000000999", tmp_path, own(tmp_path, step=None, metrics={"train/loss": 1, "eval/loss": 2}))
+    assert (found["step"], found["train_loss"], found["eval_loss"]) == (999, 1.0, 2.0)

@@ -103,3 +103,32 @@ def test_one_refusal_of_a_segment_is_not_the_last_word(tmp_path: Path) -> None:
     shipper = Shipper(server, {"log": spool(tmp_path, 3)})  # type: ignore[arg-type]
     shipper.start()
     assert shipper.drained(10) and [r["s"] for r in server.records] == [0, 1, 2]
+
+
+def test_a_flood_in_one_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Each round brings a batch of every stream, so a line of the log waits for one batch of numbers at most."""
+    spools = {stream: Spool(tmp_path / stream) for stream in ("metric", "log")}
+    server = Endless(spools["metric"])
+    shipper = Shipper(server, spools)  # type: ignore[arg-type]
+    spools["metric"].append([b'{"t":1}'])
+    spools["log"].append([b'{"t":1,"m":"hello"}'])
+    shipper.start()
+    assert server.logged.wait(10)
+    server.stop = True
+    assert shipper.drained(10)
+
+
+class Endless:
+    """As long as it is not stopped, every batch of metrics that arrives is followed by another."""
+
+    def __init__(self, spool: Spool):
+        self.spool, self.stop, self.logged = spool, False, threading.Event()
+
+    def post_bytes(self, path: str, body: bytes) -> dict[str, Any]:
+        count = len(zstandard.ZstdDecompressor().decompress(body).split(b"\n"))
+        first = int(path.partition("seq_first=")[2].partition("&")[0])
+        if "/metric" in path and not self.stop:
+            self.spool.append([b'{"t":1}'])
+        elif "/log" in path:
+            self.logged.set()
+        return {"next_seq": first + count}

@@ -65,9 +65,16 @@ def test_the_names_of_the_older_systems_are_there() -> None:
     assert env["OUTPUT_DIR"] == env["FLEXAI_OUTPUT_CHECKPOINT_DIR"] == "/output-checkpoint"
     assert env["SHOAL_RESUME_FROM"] == env["FLEXAI_INPUT_CHECKPOINT_DIR"] == "/input-checkpoint"
     assert env["JOBID"] == env["RUN_ID"] == env["SHOAL_JOB_ID"] == "job_1"
+    assert "ACCELERATE_USE_CPU" not in env
     assert (env["USE_DDP"], env["PLATFORM"], env["SHOAL_ATTEMPT"]) == ("1", "pytorch", "2")
     assert (env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("4,6", "3", "1")
     assert (env["SHOAL_ATTEMPT_ID"], env["SHOAL_NODE"], env["SHOAL_SPOOL"]) == ("att_1", "1", "/w/spool/sdk")
+
+
+def test_workers_on_cpu_slots_are_told_to_work_together() -> None:
+    launch = Launch({**LAUNCH.__dict__, "slot_kind": "cpu"})
+    assert runtime.node_env(launch, GANG, PATHS)["ACCELERATE_USE_CPU"] == "true"
+    assert "ACCELERATE_USE_CPU" not in runtime.node_env(launch, ALONE, PATHS)
 
 
 def test_what_is_not_mounted_is_not_named() -> None:

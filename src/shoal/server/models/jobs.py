@@ -15,6 +15,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("workspace_id", "name"),
+        UniqueConstraint("workspace_id", "run_id"),
         Index("ix_jobs_open", "state", sqlite_where=text("ended_at IS NULL")),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -42,6 +43,10 @@ class Job(Base):
     """Failures since the job last got further than before."""
     best_step: Mapped[int] = mapped_column(default=-1)
     """The furthest step any attempt reached."""
+    metrics_cursor: Mapped[int] = mapped_column(default=0)
+    """Counts the batches of metrics that have come."""
+    run_id: Mapped[str | None]
+    """Of a run that was made elsewhere and brought in; None for the jobs that run here."""
 
 
 class Attempt(Base):
@@ -55,7 +60,7 @@ class Attempt(Base):
     number: Mapped[int]
     state: Mapped[str]
     fenced: Mapped[bool] = mapped_column(default=False)
-    """Its fate is sealed: workers are to be killed and nothing but logs is accepted any more."""
+    """Its fate is sealed: workers are to be killed and nothing but what they logged is accepted any more."""
     read_token_hash: Mapped[bytes | None] = mapped_column(index=True)
     """Of the token its workers may read their workspace with."""
     resume: Mapped[dict[str, Any] | None]

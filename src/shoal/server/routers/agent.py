@@ -9,9 +9,10 @@ from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
+from shoal.core.metrics import MediaCommit, MediaCommitted
 from shoal.server.context import Ctx
 from shoal.server.policy import Agent
-from shoal.server.services import agents, checkpoints, streams
+from shoal.server.services import agents, checkpoints, media, streams
 
 router = APIRouter(prefix="/agent", tags=["agent"])
 Stream = Literal["log", "system", "metric"]
@@ -57,7 +58,7 @@ def chunk(ctx: Ctx, who: Agent, hash: str) -> Response:
 
 @router.post("/chunks")
 async def put_chunks(ctx: Ctx, who: Agent, request: Request) -> dict[str, int]:
-    """Upload chunks of a checkpoint."""
+    """Upload chunks of a checkpoint or of media."""
     body = await request.body()
     return {"stored": await run_in_threadpool(checkpoints.put_chunks, ctx, who, body)}
 
@@ -66,3 +67,9 @@ async def put_chunks(ctx: Ctx, who: Agent, request: Request) -> dict[str, int]:
 def capture(ctx: Ctx, who: Agent, request: CheckpointCommit) -> CheckpointCommitted:
     """Commit a complete checkpoint; `missing` lists chunks to upload first."""
     return checkpoints.capture(ctx, who, request)
+
+
+@router.post("/media")
+def commit_media(ctx: Ctx, who: Agent, request: MediaCommit) -> MediaCommitted:
+    """Commit a picture, figure or table the job has logged; `missing` lists chunks to upload first."""
+    return media.commit(ctx, who, request)

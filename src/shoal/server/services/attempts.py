@@ -208,4 +208,4 @@ def signal_name(exit_code: int) -> str:
 
 def _finish_progress(job: Job) -> None:
     if job.progress and job.progress.get("total"):
-        job.progress = {**job.progress, "fraction": 1.0, "eta_s": None}
+        job.progress = {**job.progress, "fraction": 1.0, "eta_s": None, "eta_low_s": None, "eta_high_s": None}

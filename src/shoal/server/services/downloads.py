@@ -50,7 +50,7 @@ def file(ctx: Context, access: Access, reference: str, path: str, wanted: str | 
             hint=f"shoal checkpoint inspect {found.id} --files",
         )
     _refuse_incomplete(ctx, Manifest(files=[entry]), reference)
-    headers = _headers(path.rpartition("/")[2]) | {"Accept-Ranges": "bytes"}
+    headers = plain_headers(path.rpartition("/")[2]) | {"Accept-Ranges": "bytes"}
     asked = _range(wanted, entry.size)
     if asked is None:
         headers["Content-Length"] = str(entry.size)
@@ -87,7 +87,7 @@ def _zipped(ctx: Context, manifest: Manifest, row: Checkpoint) -> Download:
     parts = [row.job_name, row.name if row.name != "." else None]
     stem = "-".join(part.replace("/", "-") for part in parts if part) or row.id
     body = _zip(ctx, manifest, stem, max(row.created_at.replace(tzinfo=None), _OLDEST))
-    return Download(body, "application/zip", _headers(f"{stem}.zip") | {"X-Shoal-Checkpoint": row.id})
+    return Download(body, "application/zip", plain_headers(f"{stem}.zip") | {"X-Shoal-Checkpoint": row.id})
 
 
 def _zip(ctx: Context, manifest: Manifest, folder: str, when: datetime) -> Iterator[bytes]:
@@ -142,10 +142,10 @@ def _refuse_incomplete(ctx: Context, manifest: Manifest, reference: str) -> None
         raise Corrupt(f"Parts of checkpoint '{reference}' are missing in the store.", hint="shoal store check")
 
 
-def _headers(name: str) -> dict[str, str]:
+def plain_headers(name: str, *, inline: bool = False) -> dict[str, str]:
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     return {
-        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Disposition": f"{'inline' if inline else 'attachment'}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
         "X-Content-Type-Options": "nosniff",
     }
 

@@ -52,5 +52,5 @@ def move(
     job.state = state.value
     job.ended_at = utcnow() if state.is_terminal else None
     if state is not JobState.RUNNING and job.progress:
-        job.progress = {**job.progress, "eta_s": None}
+        job.progress = {**job.progress, "eta_s": None, "eta_low_s": None, "eta_high_s": None}
     tell(session, job, state.value, message, attempt=attempt, data=data)

@@ -15,7 +15,7 @@ from shoal.core.states import NodeState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import Access
-from shoal.server.services import jobs, streams, views
+from shoal.server.services import jobs, metric_reads, streams, views
 
 _PING_S = 15.0
 _DRAIN_S = 3.0
@@ -33,6 +33,7 @@ async def _events(
     ctx: Context, access: Access, job_id: str, cursor: int, node: int | None, rank: int | None, since: float | None
 ) -> AsyncIterator[str]:
     last: JobSummary | None = None
+    drawn: int | None = None
     async with ctx.live.following(job_id) as changed:
         while not ctx.live.closing:
             changed.clear()
@@ -48,6 +49,10 @@ async def _events(
             if summary != last:
                 last = summary
                 yield _event("job", summary, cursor)
+            at = await run_in_threadpool(_metrics_cursor, ctx, job_id)
+            if at and at != drawn:
+                drawn = at
+                yield f'event: metrics\nid: {cursor}\ndata: {{"cursor":{at}}}\n\n'
             if page.more:
                 continue
             if summary.status.is_terminal and await _drained(ctx, job_id, changed):
@@ -63,6 +68,11 @@ def _summary(ctx: Context, job_id: str) -> JobSummary | None:
     with ctx.db.read() as session:
         job = session.get(Job, job_id)
         return views.job_summary(session, job) if job is not None else None
+
+
+def _metrics_cursor(ctx: Context, job_id: str) -> int:
+    with ctx.db.read() as session:
+        return metric_reads.cursor(session, job_id)
 
 
 async def _drained(ctx: Context, job_id: str, changed: asyncio.Event) -> bool:

@@ -18,7 +18,7 @@ from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import find, views
+from shoal.server.services import find, runs, views
 from shoal.server.services.events import move, tell
 
 
@@ -100,6 +100,8 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
 
     def work(session: Session) -> str:
         job = find.job(session, access, name_or_id)
+        if not JobState(job.state).is_terminal:
+            runs.refuse(job, "stopped")
         request_stop(session, job, f"stopped by {access.principal.email}", JobState.STOPPED)
         return job.id
 
@@ -126,6 +128,7 @@ def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
         job = find.job(session, access, name_or_id)
         if job.state not in (JobState.STOPPED, JobState.FAILED):
             raise NotAllowedNow(f"Job '{job.name}' is {job.state}; only stopped and failed jobs can be resumed.")
+        runs.refuse(job, "resumed")
         job.stop_requested_at = job.stop_reason = job.stop_state = job.exit_code = job.reason = None
         job.restarts_used, job.started_at = 0, None
         move(session, job, JobState.QUEUED, f"resumed by {access.principal.email}")
@@ -141,7 +144,7 @@ def delete(ctx: Context, access: Access, name_or_id: str) -> None:
 
     def work(session: Session) -> list[str]:
         job = find.job(session, access, name_or_id)
-        if not JobState(job.state).is_terminal:
+        if not JobState(job.state).is_terminal and job.run_id is None:
             raise NotAllowedNow(
                 f"Job '{job.name}' is {job.state}; only finished jobs can be deleted.",
                 hint=f"shoal training stop {job.name}",

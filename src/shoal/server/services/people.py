@@ -34,7 +34,7 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
     def work(session: Session) -> SessionView:
         is_first = _check_sign_up(ctx, session, body.email, caller)
         user = add_user(session, email=body.email, name=body.name, password_hash=hashed, is_admin=is_first)
-        return _start_session(session, user)
+        return start_session(session, user)
 
     view = ctx.db.write(work)
     ctx.guards.tries.forgive(email=f"sign-up of {body.email}", address=address)
@@ -58,7 +58,7 @@ def sign_in(ctx: Context, body: SignIn, *, address: str) -> SessionView:
             raise NotSignedIn(_WRONG)  # deleted or changed while we were hashing
         row.password_hash = fresh
         session.execute(delete(SessionRow).where(SessionRow.expires_at <= utcnow()))
-        return _start_session(session, row)
+        return start_session(session, row)
 
     return ctx.db.write(work)
 
@@ -113,14 +113,15 @@ def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal
     return is_first
 
 
-def _start_session(session: Session, user: User) -> SessionView:
+def start_session(session: Session, user: User, life: timedelta = SESSION_LIFE) -> SessionView:
+    """The caller has made sure who it is."""
     token, now = new_token(SESSION_PREFIX), utcnow()
     row = SessionRow(
         id=new_id("session"),
         user_id=user.id,
         secret_hash=hash_token(token),
         created_at=now,
-        expires_at=now + SESSION_LIFE,
+        expires_at=now + life,
     )
     session.add(row)
     return SessionView(token=token, user=_view(user), expires_at=row.expires_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,32 +12,46 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.agents import SegmentReply
-from shoal.core.errors import Fenced, InvalidSpec, OutOfSequence
+from shoal.core.errors import InvalidSpec, OutOfSequence
 from shoal.core.jobs import LogLine, LogPage
 from shoal.server.context import Context
-from shoal.server.models.jobs import Attempt, Segment, StreamHead
+from shoal.server.models.jobs import Segment, StreamHead
 from shoal.server.policy import Access, AgentIdentity
-from shoal.server.services import find
+from shoal.server.services import find, metrics
 
 _MAX_PLAIN = 16 << 20
 _PAGE_SEGMENTS = 64
+_RANK = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> SegmentReply:
+    """From fenced attempts too: what they had to say before their end is kept under their number."""
+    take = _take_metrics if stream == metrics.STREAM else _take_records
+    next_seq = take(ctx, who, stream, seq_first, count, body)
+    ctx.live.job_changed(who.job_id)
+    return SegmentReply(next_seq=next_seq)
+
+
+def append_part(
+    ctx: Context, who: AgentIdentity, stream: str, part: str, seq_first: int, count: int, body: bytes
+) -> SegmentReply:
+    """As `append`, of a stream that comes in parts (a file each), numbered each by itself."""
+    if stream == metrics.STREAM:
+        if not _RANK.fullmatch(part):
+            raise InvalidSpec(f"{part!r} is not a rank.")
+        next_seq = _take_lines(ctx, who, f"{stream}/{part}", seq_first, count, body)
+    else:
+        next_seq = _take_records(ctx, who, f"{stream}/{part}", seq_first, count, body)
+    ctx.live.job_changed(who.job_id)
+    return SegmentReply(next_seq=next_seq)
+
+
+def _take_records(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> int:
     records = _decode(body)
-    if len(records) != count or count == 0:
-        raise InvalidSpec(f"A segment said to hold {count} records holds {len(records)}.")
+    _check_count(records, count)
 
     def work(session: Session) -> int:
-        attempt = session.get_one(Attempt, who.attempt_id)
-        if attempt.fenced and stream == "metric":
-            raise Fenced()
-        head = session.get(StreamHead, (who.attempt_id, who.node, stream))
-        if head is None:
-            head = StreamHead(attempt_id=who.attempt_id, node=who.node, stream=stream, next_seq=0)
-            session.add(head)
-        if seq_first > head.next_seq:
-            raise OutOfSequence(details={"next_seq": head.next_seq})
+        head = _head(session, who, stream, seq_first)
         fresh = records[head.next_seq - seq_first :]
         if fresh:
             session.add(
@@ -44,7 +59,7 @@ def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count:
                     job_id=who.job_id,
                     attempt=who.attempt,
                     node=who.node,
-                    stream=stream,
+                    stream=stream.partition("/")[0],
                     seq_first=head.next_seq,
                     count=len(fresh),
                     t_last=float(fresh[-1].get("t", 0.0)),
@@ -54,9 +69,73 @@ def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count:
             head.next_seq = seq_first + count
         return head.next_seq
 
-    next_seq = ctx.db.write(work)
-    ctx.live.job_changed(who.job_id)
-    return SegmentReply(next_seq=next_seq)
+    return ctx.db.write(work)
+
+
+def _take_metrics(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> int:
+    """Sorted out before the transaction, by the heads as they are now; again within it should they have moved."""
+    from shoal.server.metrics.intake import decode_lines, take
+
+    records = decode_lines(bounded(body))
+    _check_count(records, count)
+    with ctx.db.read() as session:
+        row = session.get(StreamHead, (who.attempt_id, who.node, stream))
+        seen, heads = row.next_seq if row else 0, metrics.rank_heads(session, who)
+    ready = take(records[max(0, seen - seq_first) :], heads)
+
+    def work(session: Session) -> tuple[int, bool]:
+        head = _head(session, who, stream, seq_first)
+        if seq_first + count <= head.next_seq:
+            return head.next_seq, False
+        intake = ready
+        if (now := metrics.rank_heads(session, who)) != heads or head.next_seq != seen:
+            intake = take(records[head.next_seq - seq_first :], now)
+        head.next_seq = seq_first + count
+        return head.next_seq, metrics.store(session, who, intake)
+
+    next_seq, kept = ctx.db.write(work)
+    if kept:
+        metrics.merge_now_and_then(ctx, who.job_id, who.attempt)
+    return next_seq
+
+
+def _take_lines(ctx: Context, who: AgentIdentity, part: str, seq_first: int, count: int, body: bytes) -> int:
+    """Metrics numbered by the lines of their file, which are their rank's heads too."""
+    from shoal.server.metrics.intake import decode_lines, take
+
+    rank = int(part.partition("/")[2])
+    records = decode_lines(bounded(body))
+    _check_count(records, count)
+    for line, record in enumerate(records, seq_first):
+        if isinstance(record, dict):
+            record |= {"rank": rank, "q": line}
+
+    def work(session: Session) -> tuple[int, bool]:
+        head = _head(session, who, part, seq_first)
+        intake = take(records, {rank: head.next_seq})
+        # Lines that say nothing count too.
+        intake.heads[rank] = max(head.next_seq, seq_first + count)
+        return intake.heads[rank], metrics.store(session, who, intake)
+
+    next_seq, kept = ctx.db.write(work)
+    if kept:
+        metrics.merge_now_and_then(ctx, who.job_id, who.attempt)
+    return next_seq
+
+
+def _check_count(records: list[Any], count: int) -> None:
+    if len(records) != count or count == 0:
+        raise InvalidSpec(f"A segment said to hold {count} records holds {len(records)}.")
+
+
+def _head(session: Session, who: AgentIdentity, stream: str, seq_first: int) -> StreamHead:
+    head = session.get(StreamHead, (who.attempt_id, who.node, stream))
+    if head is None:
+        head = StreamHead(attempt_id=who.attempt_id, node=who.node, stream=stream, next_seq=0)
+        session.add(head)
+    if seq_first > head.next_seq:
+        raise OutOfSequence(details={"next_seq": head.next_seq})
+    return head
 
 
 def read_logs(
@@ -110,7 +189,7 @@ def _lines(segment: Segment) -> Iterator[LogLine]:
 
 
 def _decode(body: bytes) -> list[dict[str, Any]]:
-    plain = _bounded(body)
+    plain = bounded(body)
     try:
         records = [json.loads(line) for line in plain.splitlines() if line]
         if any(not isinstance(r, dict) or not isinstance(r.get("t"), int | float) for r in records):
@@ -120,7 +199,7 @@ def _decode(body: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def _bounded(body: bytes) -> bytes:
+def bounded(body: bytes) -> bytes:
     """Decompress, refusing what would be larger than a segment may be: a bomb is not unpacked to be measured."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(body) as reader:

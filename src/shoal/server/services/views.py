@@ -11,6 +11,7 @@ from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Event, Job, Node
+from shoal.server.services import metric_reads
 
 
 def job_summary(session: Session, job: Job) -> JobSummary:
@@ -33,6 +34,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
             EventView(seq=e.seq, at=e.at, kind=e.kind, message=e.message, attempt=e.attempt, data=e.data)
             for e in events
         ],
+        metrics=metric_reads.last_values(session, job.id),
     )
 
 
@@ -54,6 +56,7 @@ def _summary(session: Session, job: Job) -> dict[str, Any]:
         "ended_at": job.ended_at,
         "exit_code": job.exit_code,
         "reason": job.reason,
+        "imported": job.run_id is not None,
     }
 
 

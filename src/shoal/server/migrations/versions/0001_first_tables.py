@@ -185,12 +185,15 @@ def upgrade() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("restarts_used", sa.Integer(), nullable=False),
         sa.Column("best_step", sa.Integer(), nullable=False),
+        sa.Column("metrics_cursor", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.String(), nullable=True),
         sa.ForeignKeyConstraint(["source_id"], ["sources.id"], name=op.f("fk_jobs_source_id")),
         sa.ForeignKeyConstraint(
             ["workspace_id"], ["workspaces.id"], name=op.f("fk_jobs_workspace_id"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("workspace_id", "name", name=op.f("uq_jobs_workspace_id_name")),
+        sa.UniqueConstraint("workspace_id", "run_id", name=op.f("uq_jobs_workspace_id_run_id")),
     )
     with op.batch_alter_table("jobs", schema=None) as batch_op:
         batch_op.create_index("ix_jobs_open", ["state"], unique=False, sqlite_where=sa.text("ended_at IS NULL"))
@@ -257,6 +260,43 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_events")),
     )
     op.create_table(
+        "media",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("node", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("type", sa.String(), nullable=False),
+        sa.Column("mime", sa.String(), nullable=False),
+        sa.Column("file", sa.String(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("manifest_id", sa.String(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_media_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_media")),
+        sa.UniqueConstraint("job_id", "attempt", "node", "rank", "n", name=op.f("uq_media_job_id_attempt_node_rank_n")),
+    )
+    op.create_table(
+        "metric_series",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("first_step", sa.Integer(), nullable=False),
+        sa.Column("last_step", sa.Integer(), nullable=False),
+        sa.Column("last", sa.String(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_metric_series_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_metric_series")),
+        sa.UniqueConstraint(
+            "job_id", "attempt", "kind", "name", name=op.f("uq_metric_series_job_id_attempt_kind_name")
+        ),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "segments",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("job_id", sa.String(), nullable=False),
@@ -273,6 +313,28 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("segments", schema=None) as batch_op:
         batch_op.create_index("ix_segments_read", ["job_id", "stream", "id"], unique=False)
+
+    op.create_table(
+        "metric_blocks",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("series_id", sa.Integer(), nullable=False),
+        sa.Column("first", sa.Integer(), nullable=False),
+        sa.Column("last", sa.Integer(), nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("step_min", sa.Integer(), nullable=False),
+        sa.Column("step_max", sa.Integer(), nullable=False),
+        sa.Column("rising", sa.Boolean(), nullable=False),
+        sa.Column("value_min", sa.Double(), nullable=True),
+        sa.Column("value_max", sa.Double(), nullable=True),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["series_id"], ["metric_series.id"], name=op.f("fk_metric_blocks_series_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_metric_blocks")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("metric_blocks", schema=None) as batch_op:
+        batch_op.create_index("ix_metric_blocks_read", ["series_id", "first"], unique=False)
 
     op.create_table(
         "nodes",
@@ -314,10 +376,16 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("stream_heads")
     op.drop_table("nodes")
+    with op.batch_alter_table("metric_blocks", schema=None) as batch_op:
+        batch_op.drop_index("ix_metric_blocks_read")
+
+    op.drop_table("metric_blocks")
     with op.batch_alter_table("segments", schema=None) as batch_op:
         batch_op.drop_index("ix_segments_read")
 
     op.drop_table("segments")
+    op.drop_table("metric_series")
+    op.drop_table("media")
     op.drop_table("events")
     with op.batch_alter_table("checkpoints", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_checkpoints_workspace_id"))

@@ -1,0 +1,81 @@
+"""All that the SDK inside the workers tells its agent: numbers to ship, progress, warnings, media, checkpoints just made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.agent.link import Link
+from shoal.agent.media import Courier, logged_media
+from shoal.agent.node import WorkDir
+from shoal.agent.run_progress import RunProgress
+from shoal.agent.run_spool import RunSpool
+from shoal.agent.spool import Spool
+
+STREAM = "metric"
+_DRAIN_FIRST_S = 1.0
+
+
+class RunReports:
+    """Reads the files of all ranks of this node. `look` is called now and then by one thread; `finish` by another, once."""
+
+    def __init__(
+        self,
+        work: WorkDir,
+        spool: Spool,
+        link: Link,
+        say: Callable[[str], None],
+        redact: Callable[[bytes], bytes] | None = None,
+    ):
+        """Without `redact` (a salvage knows no secrets) free text is left out: it might hold one."""
+        self._folder = work.spool("sdk")
+        self._spool, self._say = spool, say
+        self._progress = RunProgress()
+        self._courier = Courier(self._folder, link, say)
+        self._reader = RunSpool(self._folder, work.root / "sdk-read.json", self, redact or bytes)
+        self._tells_text = redact is not None
+        self.on_checkpoint: Callable[[], None] = lambda: None
+
+    def look(self) -> None:
+        self._reader.look()
+
+    def progress(self) -> dict[str, Any] | None:
+        return self._progress.report()
+
+    def last_look(self) -> None:
+        """The workers have ended: what they said last, unless it is very much; `drained` takes the rest."""
+        self._reader.look(for_s=_DRAIN_FIRST_S)
+
+    def drained(self, timeout_s: float) -> bool:
+        """Take in all there is, and wait until the media are brought; the numbers go on through the spool."""
+        deadline = time.monotonic() + timeout_s
+        self._reader.drain()
+        return self._courier.drained(max(0.0, deadline - time.monotonic()))
+
+    def bring_all_media(self) -> None:
+        """Again, also those that came through already: the server takes each once."""
+        for rank, line, record in logged_media(self._folder):
+            self._courier.add(rank, line, record)
+
+    # What the reader calls.
+
+    def ship(self, lines: list[bytes]) -> None:
+        self._spool.append(lines)
+
+    def heard(self, rank: int, line: int, record: dict[str, Any]) -> bool:
+        kind = record.get("k")
+        if kind in ("s", "p"):
+            if rank == 0:
+                self._progress.note(record)
+            return bool(kind == "s")
+        if kind == "m":
+            self._courier.add(rank, line, record)
+            return False
+        if kind in ("w", "h") and not self._tells_text:
+            return False
+        if kind == "w":
+            self._say(f"[shoal] warning: {str(record.get('text'))[:4000]}")
+        elif kind == "c":
+            self.on_checkpoint()
+        return True

@@ -1,0 +1,186 @@
+"""`shoal run`: a script on this machine, in the foreground, without a server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from shoal.cli._format import duration
+from shoal.cli._output import out
+from shoal.cli._parse import parse_pairs
+from shoal.cli._session import session
+from shoal.core.errors import UsageError
+from shoal.core.names import check_name
+
+if TYPE_CHECKING:
+    from shoal.cli._local import Ended
+    from shoal.cli._run_dir import RunDir
+
+EMULATE_CUDA = "SHOAL_EMULATE_CUDA"
+_MANY = Parameter(consume_multiple=False, allow_leading_hyphen=True)
+
+
+def run(
+    *entry: str,
+    nproc: Annotated[int, Parameter(name=("--nproc", "-n"))] = 0,
+    name: str | None = None,
+    folder: Annotated[Path | None, Parameter(name="--dir")] = None,
+    resume: bool = False,
+    emulate_cuda: bool = False,
+    data: Annotated[list[str] | None, _MANY] = None,
+    env: Annotated[list[str] | None, Parameter(name=("--env", "-E"), consume_multiple=False)] = None,
+) -> int:
+    """Run a script here and now: no server, no queue, the same environment as a job.
+
+    It runs in the present folder with the present Python; requirements.txt is
+    not installed. What it logs with the SDK, its checkpoints and its output go
+    to ./shoal-runs/NAME-TIME, from where `shoal sync` sends them to a server.
+    Ctrl-C lets it save and stop; a second one ends it at once.
+
+    For example:
+
+      shoal run train.py -- --lr 3e-4
+      shoal run --nproc 2 train.py
+      shoal run --data wikitext=./data/wiki train.py -- --data /input/wikitext
+      shoal run --emulate-cuda train.py
+      shoal run --resume
+
+    Parameters
+    ----------
+    entry
+        The script, then `--` and its arguments. With --resume the same as before, unless given.
+    nproc
+        Workers to start, each with a rank of its own (default 1).
+    name
+        Name of the run (default: the script's).
+    folder
+        Directory for what the run leaves (default: a new one in ./shoal-runs).
+    resume
+        Go on from the newest complete checkpoint of the newest run, or of the one at --dir.
+    emulate_cuda
+        Run code that asks for CUDA and nccl on the CPU, to debug it.
+    data
+        Folder to provide at /input/NAME, as NAME=PATH or PATH (repeatable).
+    env
+        Environment variable, as NAME=VALUE (repeatable).
+    """
+    import time
+
+    from shoal.cli._local import LocalRun
+
+    words, folder = _split_off_run_dir(list(entry), folder) if resume else (list(entry), folder)
+    values = parse_pairs(env, "--env", "NAME=VALUE") | ({EMULATE_CUDA: "1"} if emulate_cuda else {})
+    folders = data_folders(data or [])
+    run_dir, words, nproc = _open(words, nproc, name, folder, resume=resume)
+    checkpoint = run_dir.newest_checkpoint() if resume else None
+    if resume:
+        source = f"from {checkpoint.name}" if checkpoint else "from the start: it has no complete checkpoint"
+        out.say(f"Going on with {run_dir.shown} {source}.")
+    started = time.monotonic()
+    ended = LocalRun(
+        entry=words,
+        run_dir=run_dir,
+        nproc=nproc,
+        env=values,
+        data=folders,
+        resume_from=checkpoint,
+        stdout=2 if out.json else 1,
+    ).run()
+    _tell(run_dir, ended, time.monotonic() - started)
+    return ended.code
+
+
+def data_folders(items: list[str]) -> dict[str, Path]:
+    """Name → folder, of `NAME=PATH` or `PATH`."""
+    folders: dict[str, Path] = {}
+    for item in items:
+        name, equals, path = item.partition("=")
+        folder = Path(path if equals else item)
+        name = check_name(name if equals else folder.resolve().name, "dataset name")
+        if not folder.is_dir():
+            raise UsageError(f"--data {item}: {folder} is not a folder.", hint="Like this: --data NAME=FOLDER")
+        if name in folders:
+            raise UsageError(f"--data {name} is given twice.")
+        folders[name] = folder.resolve()
+    return folders
+
+
+def _split_off_run_dir(words: list[str], folder: Path | None) -> tuple[list[str], Path | None]:
+    """`--resume DIR`: a run's directory among the words before `--` is what to go on with."""
+    from shoal.cli._run_dir import FACTS
+
+    own = len(words) - (session.after_dashes or 0)
+    for at, word in enumerate(words[:own]):
+        if folder is None and (Path(word) / FACTS).is_file():
+            return words[:at] + words[at + 1 :], Path(word)
+    return words, folder
+
+
+def _open(
+    words: list[str], nproc: int, name: str | None, folder: Path | None, *, resume: bool
+) -> tuple[RunDir, list[str], int]:
+    """The run's directory, the command line and the number of workers."""
+    from shoal.cli._run_dir import RunDir
+
+    if nproc < 0:
+        raise UsageError(f"--nproc {nproc}: a run needs at least one worker.")
+    if resume:
+        run_dir = RunDir.find(folder)
+        facts = run_dir.facts
+        words = words or [str(word) for word in facts.get("argv") or []]
+        nproc = nproc or int(facts.get("world_size") or 1)
+    if not words:
+        raise UsageError("Say what to run.", hint=f"{out.prog} run train.py")
+    if words[0].endswith(".py") and not Path(words[0]).is_file():
+        raise UsageError(f"There is no {words[0]} in {Path.cwd()}.")
+    if not resume:
+        name = check_name(name, "run name") if name else _name_of(words)
+        run_dir = RunDir.create(name, words, nproc or 1, folder)
+    return run_dir, words, nproc or 1
+
+
+def _name_of(words: list[str]) -> str:
+    script = next((w for w in words if w.endswith((".py", ".sh"))), words[0])
+    return Path(script).stem or "run"
+
+
+def _tell(run_dir: RunDir, ended: Ended, seconds: float) -> None:
+    newest = run_dir.newest_checkpoint()
+    if out.json:
+        out.emit(
+            {
+                "dir": str(run_dir.root),
+                "exit_code": ended.code,
+                "reason": ended.reason,
+                "rank": ended.rank,
+                "checkpoint": str(newest) if newest else None,
+            }
+        )
+    if ended.code == 0:
+        out.status("finished", "succeeded", f"after {duration(seconds)}")
+    elif ended.stopped:
+        out.status("stopped", "stopped", f"after {duration(seconds)}")
+    else:
+        out.error(f"Rank {ended.rank} failed: {ended.reason}" if ended.rank is not None else str(ended.reason))
+        if hint := _import_hint(ended.reason or ""):
+            out.say(f"hint: {hint}")
+    out.dim(f"  run          {run_dir.shown}")
+    if newest is not None:
+        out.dim(f"  checkpoint   {run_dir.shown}/checkpoints/{newest.name}")
+    if ended.code and newest is not None:
+        out.dim(f"  go on        {out.prog} run --resume --dir {run_dir.shown}")
+    out.dim(f"  to a server  {out.prog} sync {run_dir.shown}")
+
+
+def _import_hint(reason: str) -> str | None:
+    if not reason.startswith(("ModuleNotFoundError", "ImportError")):
+        return None
+    missing = reason.partition("'")[2].partition("'")[0].partition(".")[0] or "PACKAGE"
+    what = "-r requirements.txt" if Path("requirements.txt").is_file() else missing
+    return (
+        f"`{out.prog} run` uses {sys.executable} as it is and installs nothing. "
+        f"Install it there: {sys.executable} -m pip install {what}"
+    )

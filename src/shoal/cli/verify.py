@@ -1,0 +1,236 @@
+"""`shoal training verify-resume` and `shoal verify-resume`: prove that a kill -9 changes nothing, or show what it changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from shoal.cli._output import out
+from shoal.cli._parse import parse_duration, parse_pairs
+from shoal.cli._session import connect
+from shoal.core.errors import JobFailed, UsageError
+
+if TYPE_CHECKING:
+    from shoal.cli._verify import Evidence, Plan
+    from shoal.client import Client
+    from shoal.core.jobs import JobView
+
+VARIABLE = "SHOAL_VERIFY"
+
+
+def verify_resume(job: str, /, *, steps: int = 10, more: int = 10, time_limit: str = "1h", keep: bool = False) -> int:
+    """Check that a job resumes exactly, on two short copies of it.
+
+    One copy takes K+M steps. The other is killed (kill -9) after K, goes on
+    from its checkpoint as after any failure, and takes M more. Then weights,
+    optimizer, random generators and place in the data are compared bit by
+    bit. Exits with 0 if all are equal, with 1 if not.
+
+    For example:
+
+      shoal training verify-resume hello
+      shoal training verify-resume hello --steps 50 --more 20 --json
+
+    Parameters
+    ----------
+    job
+        The job's name or id; it may have ended.
+    steps
+        Steps before the kill (default 10).
+    more
+        Steps after it (default 10).
+    time_limit
+        Give up after this long: 90s, 30m, 1h (default).
+    keep
+        Keep the two copies. They stay anyway if something differs.
+    """
+    from shoal.cli._verify import Plan, certify, check
+
+    plan, limit_s = Plan(steps, more), parse_duration(time_limit, "--time-limit")
+    with connect() as client, _scratch() as folder:
+        whole, broken = _submit(client, client.jobs.get(job), plan, limit_s)
+        _await(client, [whole, broken])
+        found = [_collect(client, view, plan, folder / view.name) for view in (whole, broken)]
+        check(plan, *found)
+        certificate = certify(plan, *found)
+        if certificate["bit_exact"] and not keep:
+            for view in (whole, broken):
+                client.jobs.delete(view.id)
+    return _tell(certificate)
+
+
+def verify_script(
+    *entry: str,
+    nproc: Annotated[int, Parameter(name=("--nproc", "-n"))] = 1,
+    steps: int = 10,
+    more: int = 10,
+    emulate_cuda: bool = False,
+    data: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
+    env: Annotated[list[str] | None, Parameter(name=("--env", "-E"), consume_multiple=False)] = None,
+) -> int:
+    """Check on this machine, without a server, that a script resumes exactly.
+
+    As `shoal training verify-resume` does with a job: K+M steps at once, and
+    K steps, kill -9, resume, M steps; then all that was saved is compared.
+
+    For example:
+
+      shoal verify-resume train.py
+      shoal verify-resume --nproc 2 --steps 20 train.py -- --lr 3e-4
+
+    Parameters
+    ----------
+    entry
+        The script, then `--` and its arguments.
+    nproc
+        Workers to start (default 1).
+    steps
+        Steps before the kill (default 10).
+    more
+        Steps after it (default 10).
+    emulate_cuda
+        Run code that asks for CUDA and nccl on the CPU.
+    data
+        Folder to provide at /input/NAME, as NAME=PATH or PATH (repeatable).
+    env
+        Environment variable, as NAME=VALUE (repeatable).
+    """
+    from shoal.cli._verify import Plan, certify, check
+    from shoal.cli.run import EMULATE_CUDA, data_folders
+
+    if not entry:
+        raise UsageError("Say what to run.", hint=f"{out.prog} verify-resume train.py")
+    plan = Plan(steps, more)
+    values = parse_pairs(env, "--env", "NAME=VALUE") | ({EMULATE_CUDA: "1"} if emulate_cuda else {})
+    options: dict[str, Any] = {"nproc": nproc, "data": data_folders(data or [])}
+    with _scratch() as folder:
+        found = [
+            _run_here(plan, list(entry), values, options, folder / name, kill=kill)
+            for name, kill in (("unbroken", False), ("broken", True))
+        ]
+        check(plan, *found)
+        return _tell(certify(plan, *found))
+
+
+def _tell(certificate: dict[str, Any]) -> int:
+    from shoal.cli._verify import show
+
+    out.show(certificate, lambda: show(certificate))
+    return 0 if certificate["bit_exact"] else 1
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="shoal-verify-") as folder:
+        yield Path(folder)
+
+
+def _submit(client: Client, job: JobView, plan: Plan, limit_s: float) -> list[JobView]:
+    from shoal.cli._verify import CAPTURE_S
+
+    tag = secrets.token_hex(2)
+    made = []
+    for name, kill in (("unbroken", False), ("broken", True)):
+        spec = job.spec.model_copy(
+            update={
+                "name": f"{job.name[:40]}-verify-{tag}-{name}",
+                "min_nodes": job.nodes,
+                "max_nodes": job.nodes,
+                "env": job.spec.env | {VARIABLE: plan.asked(kill=kill, capture_s=CAPTURE_S)},
+                "max_restarts": 1 if kill else 0,
+                "time_limit_s": max(1, round(limit_s)),
+                "keep_last": None,
+                "keep_best": None,
+            }
+        )
+        made.append(client.jobs.create(spec))
+    out.say(f"Running two copies of '{job.name}' for {plan.last} steps: {made[0].name}, {made[1].name}.")
+    return made
+
+
+def _await(client: Client, jobs: list[JobView]) -> None:
+    """Until both have ended; ^C stops them."""
+    try:
+        for number, job in enumerate(jobs):
+            jobs[number] = client.jobs.wait(job.id)
+            out.dim(f"  {job.name} has ended: {jobs[number].status}")
+    except BaseException:
+        for job in jobs:
+            client.jobs.stop(job.id)
+        raise
+
+
+def _collect(client: Client, job: JobView, plan: Plan, folder: Path) -> Evidence:
+    from shoal.cli._verify import Evidence, read_events
+
+    view = client.jobs.get(job.id)
+    evidence = Evidence(job.name, read_events(line.text for line in client.jobs.lines(job.id)))
+    if view.status != "succeeded":
+        evidence.failure = f"{view.status}: {view.reason}"
+    saved = [c for c in client.checkpoints.list(job.id) if c.step == plan.last and not c.damaged]
+    if saved:
+        evidence.checkpoint = client.checkpoints.fetch(saved[-1].id, folder).path
+    history = client.metrics.read(job.id)["metrics"]
+    evidence.metrics = {name: {int(x): value for x, value in points} for name, points in history.items()}
+    evidence.ledger = client.metrics.ledger(job.id)
+    return evidence
+
+
+def _run_here(
+    plan: Plan, entry: list[str], env: dict[str, str], options: dict[str, Any], folder: Path, *, kill: bool
+) -> Evidence:
+    from shoal.cli._local import LocalRun
+    from shoal.cli._run_dir import RunDir
+    from shoal.cli._verify import Evidence, read_events
+
+    out.say(f"{plan.steps} steps, kill -9, {plan.more} steps …" if kill else f"{plan.last} steps without a break …")
+    run_dir = RunDir.create("verify", entry, options["nproc"], folder)
+    values = env | {VARIABLE: plan.asked(kill=kill)}
+    silent = os.open(os.devnull, os.O_WRONLY)
+    run = LocalRun(entry=entry, run_dir=run_dir, env=values, stdout=silent, stderr=silent, **options)
+    try:
+        ended = run.run()
+        events = read_events((run_dir.logs / "rank-0.log").read_text("utf-8", "replace").splitlines())
+        if ("killed", plan.steps) in events:
+            run.resume_from = run_dir.newest_checkpoint()
+            ended = run.run()
+    finally:
+        os.close(silent)
+    if ended.stopped:
+        raise JobFailed(str(ended.reason))
+    log = (run_dir.logs / "rank-0.log").read_text("utf-8", "replace")
+    evidence = Evidence("the broken run" if kill else "the unbroken run", read_events(log.splitlines()))
+    if ended.code:
+        out.say(re.sub(r"^", "  ", "\n".join(log.splitlines()[-20:]), flags=re.MULTILINE))
+        evidence.failure = ended.reason
+    saved = run_dir.checkpoints / f"step-{plan.last:09d}"
+    evidence.checkpoint = saved if saved.is_dir() else None
+    _read_spool(run_dir.spool, evidence)
+    return evidence
+
+
+def _read_spool(folder: Path, evidence: Evidence) -> None:
+    import json
+
+    metrics: dict[str, dict[int, Any]] = {}
+    for path in sorted(folder.glob("rank-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # torn by the kill
+                continue
+            if record.get("k") in ("d", "l"):
+                evidence.ledger.append(record)
+            elif record.get("k") == "s":
+                for name, value in record["v"].items():
+                    metrics.setdefault(name, {})[record["i"]] = value
+    evidence.metrics = metrics

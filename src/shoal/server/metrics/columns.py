@@ -1,0 +1,199 @@
+"""Points of one series as packed columns, each compressed by itself so that a chart reads only those it shows.
+
+Steps, times (ms) and arrivals are stored as differences: what grows evenly takes next to no room.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import struct
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+_HEAD = struct.Struct("<BIIIII")
+_NUMBERS, _MIXED = 1, 2
+_local = threading.local()
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """In order of arrival. `values` holds floats, or numbers and strings where any is a string.
+
+    Whoever needs no times or arrivals puts `steps` there too: what is the same column is cut and joined only once.
+    """
+
+    steps: Ints
+    times: Floats | Ints
+    values: NDArray[Any]
+    arrivals: Ints
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.values.dtype == object
+
+    def where(self, mask: NDArray[np.bool_]) -> Points:
+        if mask.all():
+            return self
+        steps = self.steps[mask]
+        times = steps if self.times is self.steps else self.times[mask]
+        arrivals = steps if self.arrivals is self.steps else self.arrivals[mask]
+        return Points(steps, times, self.values[mask], arrivals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What can be told of points without reading them."""
+
+    count: int
+    step_min: int
+    step_max: int
+    rising: bool
+    value_min: float | None
+    value_max: float | None
+
+
+def points(steps: list[int], times: list[float], values: list[Any], arrival: int = 0) -> Points:
+    if any(isinstance(v, str) for v in values):
+        column = objects(values)
+    else:
+        try:
+            column = np.array(values, np.float64)
+        except OverflowError:
+            column = np.array([_nearest(v) for v in values], np.float64)
+    return Points(
+        np.array(steps, np.int64), np.array(times, np.float64), column, np.full(len(steps), arrival, np.int64)
+    )
+
+
+def objects(values: list[Any]) -> NDArray[Any]:
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+def summary(found: Points) -> Summary:
+    values = np.array([v for v in found.values if isinstance(v, float)]) if found.is_mixed else found.values
+    finite = values[np.isfinite(values)] if len(values) else values
+    return Summary(
+        count=len(found.steps),
+        step_min=int(found.steps.min()),
+        step_max=int(found.steps.max()),
+        rising=bool((np.diff(found.steps) > 0).all()),
+        value_min=float(finite.min()) if len(finite) else None,
+        value_max=float(finite.max()) if len(finite) else None,
+    )
+
+
+def pack(found: Points, *, with_arrivals: bool = False) -> bytes:
+    """Arrivals are left out where all are the same and stand beside the body."""
+    millis = np.round(found.times * 1000).astype(np.int64)
+    if found.is_mixed:
+        values = json.dumps([wire(v) for v in found.values.tolist()]).encode()
+    else:
+        values = found.values.astype("<f8").tobytes()
+    parts = [_squeeze(p) for p in (_deltas(found.steps), _deltas(millis), values)]
+    parts.append(_squeeze(_deltas(found.arrivals)) if with_arrivals else b"")
+    form = _MIXED if found.is_mixed else _NUMBERS
+    return _HEAD.pack(form, len(found.steps), *map(len, parts)) + b"".join(parts)
+
+
+class Block:
+    """A packed body; each column is unpacked when it is first asked for."""
+
+    def __init__(self, body: bytes, arrival: int = 0):
+        self._form, self.count, *sizes = _HEAD.unpack_from(body)
+        self._arrival = arrival
+        ends = np.cumsum([_HEAD.size, *sizes]).tolist()
+        self._parts = [memoryview(body)[a:b] for a, b in itertools.pairwise(ends)]
+
+    @cached_property
+    def steps(self) -> Ints:
+        return _sums(self._plain(0))
+
+    @cached_property
+    def times(self) -> Floats:
+        return _sums(self._plain(1)) / 1000
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        plain = self._plain(2)
+        if self._form == _MIXED:
+            return objects([number(v) for v in json.loads(plain)])
+        return np.frombuffer(plain, "<f8")
+
+    @cached_property
+    def arrivals(self) -> Ints:
+        if not len(self._parts[3]):
+            return np.full(self.count, self._arrival, np.int64)
+        return _sums(self._plain(3))
+
+    @property
+    def points(self) -> Points:
+        return Points(self.steps, self.times, self.values, self.arrivals)
+
+    def _plain(self, index: int) -> bytes:
+        if not hasattr(_local, "decompress"):
+            _local.decompress = zstandard.ZstdDecompressor().decompress
+        plain: bytes = _local.decompress(self._parts[index])
+        return plain
+
+
+def join(parts: list[Points]) -> Points:
+    if len(parts) == 1:
+        return parts[0]
+    mixed = any(p.is_mixed for p in parts)
+    values = [p.values.astype(object) if mixed else p.values for p in parts]
+    steps = np.concatenate([p.steps for p in parts])
+    times = steps if all(p.times is p.steps for p in parts) else np.concatenate([p.times for p in parts])
+    arrivals = steps if all(p.arrivals is p.steps for p in parts) else np.concatenate([p.arrivals for p in parts])
+    return Points(steps, times, np.concatenate(values), arrivals)
+
+
+def wire(value: float | str) -> float | str:
+    """As JSON has it: what is not finite becomes text."""
+    if isinstance(value, str) or value - value == 0.0:
+        return value
+    return "nan" if value != value else "inf" if value > 0 else "-inf"
+
+
+def number(value: Any) -> Any:
+    """The other way round; None for what is no value at all."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str):
+        return float(value) if value in ("nan", "inf", "-inf") else value
+    return _nearest(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _nearest(value: float) -> float:
+    """Python's integers may be larger than any float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _deltas(values: Ints) -> bytes:
+    return np.diff(values, prepend=np.int64(0)).astype("<i8").tobytes()
+
+
+def _sums(plain: bytes) -> Ints:
+    return np.cumsum(np.frombuffer(plain, "<i8"), dtype=np.int64)
+
+
+def _squeeze(data: bytes) -> bytes:
+    if not hasattr(_local, "compress"):
+        _local.compress = zstandard.ZstdCompressor(level=1).compress
+    made: bytes = _local.compress(data)
+    return made

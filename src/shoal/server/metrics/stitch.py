@@ -1,0 +1,91 @@
+"""One history out of several attempts, and a chart's worth of points out of millions.
+
+A point is a ghost when a later one of its series stands at its step or before it, or when a later attempt has begun at or
+before its step: that attempt went on from an older checkpoint, and what it logs counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.server.metrics.columns import Floats, Ints
+
+END = np.iinfo(np.int64).max
+
+
+def cutoffs(starts: Mapping[int, int]) -> dict[int, int]:
+    """Attempt → the first step at which another has taken its place, of attempts → their first steps."""
+    found: dict[int, int] = {}
+    lowest = int(END)
+    for attempt in sorted(starts, reverse=True):
+        found[attempt] = lowest
+        lowest = min(lowest, starts[attempt])
+    return found
+
+
+def kept(steps: Sequence[Ints], bounds: Sequence[int]) -> NDArray[np.bool_]:
+    """Which points of a series count, given the steps of its parts, oldest attempt first, and each part's cutoff."""
+    joined = np.concatenate(steps) if len(steps) > 1 else steps[0]
+    limit = np.repeat(np.array(bounds, np.int64), [len(s) for s in steps])
+    mask: NDArray[np.bool_] = joined < limit
+    if not (np.diff(joined) > 0).all():
+        later = np.minimum.accumulate(joined[::-1])[::-1]
+        mask[:-1] &= joined[:-1] < later[1:]
+    return mask
+
+
+def thin(values: NDArray[Any], count: int) -> Ints:
+    """Indexes of at most about `count` points that keep every bucket's lowest and highest, the ends, and that there was a NaN."""
+    total = len(values)
+    if count >= total:
+        return np.arange(total)
+    if values.dtype == object:
+        return np.unique(np.linspace(0, total - 1, max(count, 2)).astype(np.int64))
+    size = -(-total // max(1, (count - 2) // 2))
+    whole = total - total % size
+    grid = values[:whole].reshape(-1, size)
+    bases = np.arange(0, whole, size)
+    holes = np.isnan(grid)
+    if holes.any():
+        low = np.where(holes, np.inf, grid).argmin(1)
+        high = np.where(holes, -np.inf, grid).argmax(1)
+        nans = (bases + holes.argmax(1))[holes.any(1)]
+    else:
+        low, high, nans = grid.argmin(1), grid.argmax(1), np.empty(0, np.int64)
+    ends = np.array([0, total - 1], np.int64)
+    rest = whole + thin_rest(values[whole:])
+    return np.unique(np.concatenate([bases + low, bases + high, nans, rest, ends]))
+
+
+def thin_rest(values: Floats) -> Ints:
+    """The lowest and the highest of a last, smaller bucket."""
+    finite = np.nonzero(~np.isnan(values))[0]
+    if not len(finite):
+        return np.arange(min(1, len(values)))
+    return np.array([finite[values[finite].argmin()], finite[values[finite].argmax()]], np.int64)
+
+
+def due_merges(counts: Sequence[int], *, fan_in: int = 16, full: int = 1 << 16) -> list[tuple[int, int]]:
+    """[from, to) ranges of neighbouring blocks worth merging: many of one order of size. None grows beyond `full`."""
+    found = []
+    start = 0
+    while start < len(counts):
+        level, total, end = _level(counts[start], fan_in), 0, start
+        while end < len(counts) and _level(counts[end], fan_in) == level and total + counts[end] <= full:
+            total += counts[end]
+            end += 1
+        if end - start >= fan_in:
+            found.append((start, end))
+        start = max(end, start + 1)
+    return found
+
+
+def _level(count: int, fan_in: int) -> int:
+    level, size = 0, fan_in * fan_in
+    while count >= size:
+        level, size = level + 1, size * fan_in
+    return level

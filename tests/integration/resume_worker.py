@@ -1,0 +1,109 @@
+"""Started by the tests of exact resume: forks ranks that train, on request. Importing torch once makes twenty kills affordable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import shoal
+import shoal.sdk.setup  # imported here, before the forks
+from shoal.sdk.run import Run
+
+SAMPLES, FEATURES = 61, 6
+
+
+class Noisy(Dataset):  # type: ignore[type-arg]
+    """Draws in __getitem__, as augmentations do, and says which sample it is."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        x = torch.sin(torch.arange(1, FEATURES + 1) * float(index + 1))
+        return x + 0.1 * torch.randn(FEATURES), x.sum(), index
+
+
+def train(run: Run, settings: dict[str, object]) -> None:
+    model: nn.Module = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+    loader = DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=int(str(settings.get("num_workers", 0))))
+    model, optimizer, warm_up, loader = run.prepare(model, optimizer, warm_up, loader)
+    seen = Path(str(settings["seen"])).with_suffix(f".{run.rank}")
+    with seen.open("a") as file:
+        for _ in range(int(str(settings.get("epochs", 3)))):
+            for x, y, index in loader:
+                loss = ((model(x)[:, 0] - y) ** 2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                time.sleep(float(str(settings.get("pace_s", 0.0))))  # a model that takes longer to compute
+                optimizer.step()
+                run.step(loss=loss)
+                warm_up.step()
+                training = run._training
+                assert training is not None
+                used = index.tolist() if training.weight else []
+                file.write(f"{json.dumps([run.global_step, training.is_boundary, used])}\n")
+                file.flush()
+                if run.should_stop:
+                    return
+                if run.global_step == settings.get("hang_at"):
+                    run.checkpoint(wait=True)
+                    Path(str(settings["seen"])).with_suffix(f".hangs.{run.rank}").touch()
+                    signal.pause()
+    final = {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"], "rng": torch.get_rng_state()}
+    torch.save(final, f"{settings['final']}.{run.rank}")
+
+
+def rank(settings: dict[str, object]) -> None:
+    torch.set_num_threads(1)
+    every = settings.get("every", 4)
+    run = shoal.init(seed=3, checkpoint_every=every, checkpoint_every_s=None, parallel="ddp")  # type: ignore[arg-type]
+    with run:
+        train(run, settings)
+
+
+def serve() -> None:
+    """Requests on stdin: {"start": env, "settings": …, "log": file} → pid; {"wait": pid} → its exit code."""
+    print(0, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if not answer:
+                _become(request)
+        print(answer, flush=True)
+
+
+def _become(request: dict[str, object]) -> None:
+    code = 1
+    try:
+        log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(request["start"])  # type: ignore[arg-type]
+        rank(request["settings"])  # type: ignore[arg-type]
+        code = 0
+    except SystemExit as ended:
+        code = int(str(ended.code or 0))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,263 @@
+"""Real ranks, killed at random instants: what comes out is bit for bit what an unbroken run gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shoal.sdk.ledger import audit
+from shoal.sdk.order import epoch_order
+from shoal.sdk.saving import layout
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch]
+
+KILLS = int(os.environ.get("SHOAL_KILLS", "20"))
+WORKER = Path(__file__).with_name("resume_worker.py")
+SAMPLES, SEED, EPOCHS = 61, 3, 3
+
+
+class Forks:
+    """Ranks forked from one process that has torch imported."""
+
+    def __init__(self) -> None:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._running: set[int] = set()
+        self._process = subprocess.Popen(
+            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+        assert self._answer() == 0
+
+    def start(self, directory: Path, world: int, **settings: Any) -> list[int]:
+        (directory / "spool").mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        pids = []
+        for rank in range(world):
+            env = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "SHOAL_SPOOL": str(directory / "spool"),
+                "OUTPUT_DIR": str(directory / "checkpoints"),
+            }
+            given = {"seen": str(directory / "seen"), "final": str(directory / "final"), "epochs": EPOCHS, **settings}
+            log = str(directory / f"rank-{rank}.log")
+            pids.append(self._ask({"start": env, "settings": given, "log": log}))
+        self._running |= set(pids)
+        return pids
+
+    def wait(self, pids: list[int]) -> list[int]:
+        codes = [self._ask({"wait": pid}) for pid in pids]
+        self._running -= set(pids)
+        return codes
+
+    def run(self, directory: Path, world: int, **settings: Any) -> None:
+        codes = self.wait(self.start(directory, world, **settings))
+        assert codes == [0] * world, logs(directory)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        for pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    started = Forks()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def unbroken(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks that nothing happened to."""
+    directory = tmp_path_factory.mktemp("unbroken")
+    forks.run(directory, 2)
+    return directory
+
+
+def test_killed_at_random_instants_the_final_weights_are_bit_identical(
+    forks: Forks, unbroken: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(int(os.environ.get("SHOAL_KILL_SEED", "0")) or time.time_ns())
+    kills, lineage, resumes = 0, 0, 0
+    while kills < KILLS:
+        directory, lineage = tmp_path / str(lineage), lineage + 1
+        num_workers = 2 * (lineage % 2)
+        while True:
+            pids = forks.start(directory, 2, num_workers=num_workers, every=2, pace_s=0.04)
+            if kills >= KILLS:
+                assert forks.wait(pids) == [0, 0], logs(directory)
+                break
+            reach(directory, steps=draw.randint(0, 15))
+            time.sleep(draw.uniform(0.0, 0.05))  # the instant of the kill is what is being varied
+            draw.shuffle(pids)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            codes = forks.wait(pids)
+            if codes == [0, 0]:
+                break
+            kills += 1
+        assert_same_end(unbroken, directory, f"lineage {lineage}, num_workers={num_workers}")
+        assert_every_sample_once(directory)
+        resumes += sum(r["k"] == "d" and r["from"] > 0 for r in records(directory))
+    assert resumes >= KILLS // 4, "most kills came too early to test anything"
+
+
+def test_killed_with_four_workers_it_goes_on_with_two_one_and_three_in_the_same_order(
+    forks: Forks, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    forks.run(whole, 4)
+    expected = order_seen(whole)
+    assert expected == {(b // 4, b % 4): part for b, part in enumerate(planned(16))}
+    broken = tmp_path / "broken"
+    for world, hang_at in ((4, 3), (2, 6), (1, 9), (3, None)):
+        pids = forks.start(broken, world, every=1, hang_at=hang_at)
+        if hang_at is None:
+            assert forks.wait(pids) == [0] * world, logs(broken)
+            break
+        for rank in range(world):
+            wait_for(broken / f"seen.hangs.{rank}", broken)
+        assert (broken / "checkpoints" / layout.name_of(hang_at)).is_dir()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        forks.wait(pids)
+        for rank in range(world):
+            (broken / f"seen.hangs.{rank}").unlink()
+    assert order_seen(broken) == expected
+    report = assert_every_sample_once(broken)
+    assert report.sessions == 4
+
+
+def test_a_signal_to_one_rank_has_all_ranks_save_at_one_step_and_stop(forks: Forks, tmp_path: Path) -> None:
+    pids = forks.start(tmp_path, 2, every=10**9, epochs=10**6)
+    wait_for(tmp_path / "seen.0", tmp_path, holds="[3, true")
+    os.kill(pids[1], signal.SIGTERM)
+    assert forks.wait(pids) in ([0, 0], [143, 143]), logs(tmp_path)
+    saved = layout.saved_in(tmp_path / "checkpoints")
+    assert len(saved) == 1, logs(tmp_path)
+    assert layout.verify(saved[0])["step"] >= 3
+    for rank in range(2):
+        last = json.loads((tmp_path / f"seen.{rank}").read_text().splitlines()[-1])
+        assert last[0] == layout.step_of(saved[0]), "the last step made is the step saved"
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(forks: Forks, unbroken: Path, tmp_path: Path) -> None:
+    forks.run(tmp_path, 2, every=5)
+    newest, older = layout.saved_in(tmp_path / "checkpoints")[:2]
+    model = newest / "model.pt"
+    content = bytearray(model.read_bytes())
+    content[len(content) // 2] ^= 1
+    model.write_bytes(content)
+    forks.run(tmp_path, 2, every=5)
+    assert_same_end(unbroken, tmp_path, "after a flipped bit")
+    warned = [r for r in records(tmp_path) if r["k"] == "w" and r["code"] == "resume"]
+    assert any(str(model) in r["text"] and older.name in r["text"] for r in warned)
+    (layout.saved_in(tmp_path / "checkpoints")[0] / "optimizer.pt").unlink()
+    for path in layout.saved_in(tmp_path / "checkpoints"):
+        (path / "training.pt").write_bytes(b"torn")
+    codes = forks.wait(forks.start(tmp_path, 2))
+    assert codes == [1, 1]
+    assert "training.pt" in logs(tmp_path) and "No checkpoint can be resumed from" in logs(tmp_path)
+
+
+def reach(directory: Path, steps: int) -> None:
+    """Until so many more steps are made, or all of them."""
+    seen, until = directory / "seen.0", time.monotonic() + 60
+    lines = made = seen.read_text().count("\n") if seen.exists() else 0
+    while made < lines + steps and not (directory / "final.0").exists():
+        assert time.monotonic() < until, logs(directory)
+        time.sleep(0.002)
+        made = seen.read_text().count("\n") if seen.exists() else 0
+
+
+def assert_same_end(reference: Path, directory: Path, what: str) -> None:
+    for rank in range(2):
+        a, b = (torch.load(d / f"final.{rank}", weights_only=True) for d in (reference, directory))
+        for name, tensor in a["model"].items():
+            assert torch.equal(tensor, b["model"][name]), f"{what}: {name} on rank {rank}\n{logs(directory)}"
+        assert torch.equal(a["rng"], b["rng"]), f"{what}: generator of rank {rank}"
+        for number, state in a["optimizer"].items():
+            for name, tensor in state.items():
+                assert torch.equal(tensor, b["optimizer"][number][name]), f"{what}: optimizer {number} {name}"
+
+
+def assert_every_sample_once(directory: Path) -> Any:
+    report = audit(records(directory))
+    assert report.ok, f"{report.difference}\n{logs(directory)}"
+    assert (report.epochs, report.samples) == (EPOCHS, EPOCHS * SAMPLES), report
+    return report
+
+
+def order_seen(directory: Path) -> dict[tuple[int, int], list[int]]:
+    """(epoch, batch) → samples in the order of ranks, from what the script itself wrote down; the last time counts."""
+    shares: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    for file in sorted(directory.glob("seen.?")):
+        pieces: list[int] = []
+        for step, completes, indices in map(json.loads, file.read_text().splitlines()):
+            pieces += indices
+            if completes:
+                shares[step][int(file.suffix[1:])] = pieces
+                pieces = []
+    whole = {step: [i for rank in sorted(found) for i in found[rank]] for step, found in shares.items()}
+    return {((step - 1) // 4, (step - 1) % 4): indices for step, indices in whole.items()}
+
+
+def planned(batch: int) -> list[list[int]]:
+    return [
+        epoch_order(SAMPLES, SEED, epoch)[start : start + batch]
+        for epoch in range(EPOCHS)
+        for start in range(0, SAMPLES, batch)
+    ]
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted((directory / "spool").glob("rank-*.jsonl")):
+        for line in file.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue  # torn by a kill
+    return found
+
+
+def wait_for(path: Path, directory: Path, holds: str = "") -> None:
+    until = time.monotonic() + 60
+    while not (path.exists() and (not holds or holds in path.read_text())):
+        assert time.monotonic() < until, f"{path} did not appear\n{logs(directory)}"
+        time.sleep(0.01)
+
+
+def logs(directory: Path) -> str:
+    return "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in sorted(directory.glob("*.log")))

@@ -1,0 +1,22 @@
+"""SHOAL_EMULATE_CUDA=1 puts a folder on PYTHONPATH, before the user's own; nothing else does."""
+
+import os
+from pathlib import Path
+
+from shoal.agent import runtime
+
+
+def merged(user):
+    return runtime.merge({"PATH": "/bin"}, {"RANK": "0"}, user, {}, lambda text: text)
+
+
+def test_without_the_variable_the_path_is_the_users():
+    assert "PYTHONPATH" not in merged({})
+    assert merged({"PYTHONPATH": "/mine", "SHOAL_EMULATE_CUDA": "0"})["PYTHONPATH"] == "/mine"
+
+
+def test_with_it_a_folder_with_nothing_but_our_startup_comes_first():
+    first, *rest = merged({"PYTHONPATH": "/mine:/yours", "SHOAL_EMULATE_CUDA": "1"})["PYTHONPATH"].split(os.pathsep)
+    assert rest == ["/mine", "/yours"]
+    assert [p.name for p in Path(first).iterdir() if p.name != "__pycache__"] == ["sitecustomize.py"]
+    assert merged({"SHOAL_EMULATE_CUDA": "1"})["PYTHONPATH"] == first
