@@ -13,7 +13,7 @@ sys.exit(sys.version_info < (3, 11))
 PY
 
 # What was installed is remembered by a hash, so that a second run starts at once.
-wanted="$(cat pyproject.toml constraints.txt scripts/_venv.sh | cksum) $1"
+wanted="$(cat pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py console/package-lock.json | cksum) $1"
 if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
   say "Setting up $VENV (once; torch is the large part)"
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"

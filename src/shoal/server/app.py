@@ -1,4 +1,4 @@
-"""The ASGI app: routers, error bodies, request limits. A route without a policy stops it from starting."""
+"""The ASGI app: routers, the console, error bodies, request limits. A route without a policy stops it from starting."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from shoal.server.routers import (
     jobs,
     keys,
     machines,
+    metrics,
+    runs,
     secrets,
     sources,
     store,
     upkeep,
     workspaces,
 )
+from shoal.server.web.app import build as build_console
+from shoal.server.web.front import Front
 
 logger = logging.getLogger(__name__)
 PREFIX = "/api/v1"
@@ -51,6 +55,8 @@ def create_app(context: Context) -> FastAPI:
         datasets,
         checkpoints,
         jobs,
+        metrics,
+        runs,
         machines,
         upkeep,
         agent,
@@ -61,8 +67,10 @@ def create_app(context: Context) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(UnicodeEncodeError, _not_unicode)
     app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Front)
     app.add_middleware(BodyLimit)
     check_app(app)
+    build_console()  # now, so that a page without a policy stops us too
     return app
 
 

@@ -43,4 +43,4 @@ class BodyLimit:
 def _limit(path: str) -> int:
     if path.endswith("/chunks"):
         return CHUNKS_LIMIT
-    return SEGMENT_LIMIT if "/agent/segments/" in path else JSON_LIMIT
+    return SEGMENT_LIMIT if "/segments/" in path else JSON_LIMIT

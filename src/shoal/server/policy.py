@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import Depends, FastAPI, Request
 from sqlalchemy import or_, select
@@ -21,6 +21,7 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Context, Ctx
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import ApiKey, Member, SessionRow, User, Workspace
+from shoal.server.web.cookies import session_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,9 @@ class AgentOnly(Policy):
 def identify(session: Session, request: Request) -> Principal:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
+        # A browser's cookie holds a session, never a key; `web.front` has seen to it that a change comes from our pages.
+        if cookie := session_token(request):
+            return _in_session(session, hash_token(cookie)) or _unknown_session()
         raise NotSignedIn()
     hashed, now = hash_token(token.strip()), utcnow()
     key = session.execute(
@@ -131,16 +135,25 @@ def identify(session: Session, request: Request) -> Principal:
             raise KeyExpired()
         scopes = frozenset(Scope(s) for s in key.ApiKey.scopes)
         return Principal(key.User.id, key.User.email, key.User.is_admin, scopes, key.ApiKey.id)
+    found = _in_session(session, hashed) or _running_job(session, hashed)
+    if found is None:
+        raise NotSignedIn("This key is not known here. Sign in with `shoal login`.")
+    return found
+
+
+def _in_session(session: Session, hashed: bytes) -> Principal | None:
     row = session.execute(
         select(SessionRow, User).join(User, User.id == SessionRow.user_id).where(SessionRow.secret_hash == hashed)
     ).one_or_none()
-    if row is None and (job := _running_job(session, hashed)) is not None:
-        return job
     if row is None:
-        raise NotSignedIn("This key is not known here. Sign in with `shoal login`.")
-    if row.SessionRow.expires_at <= now:
+        return None
+    if row.SessionRow.expires_at <= utcnow():
         raise KeyExpired("This session has expired. Sign in again with `shoal login`.")
     return Principal(row.User.id, row.User.email, row.User.is_admin, frozenset(ALL_SCOPES), row.SessionRow.id)
+
+
+def _unknown_session() -> NoReturn:
+    raise KeyExpired("This session has ended. Sign in again.")
 
 
 def _running_job(session: Session, hashed: bytes) -> Principal | None:

@@ -117,7 +117,7 @@ class AppClient:
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(self.address, 1))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test/api/v1") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1") as client:
                 return await client.request(method, path, headers=self.headers, **options)
 
         return anyio.run(send)

@@ -1,0 +1,98 @@
+"""The console's own ASGI app: its pages, and its errors as pages. It shares the API's state, so one context serves both."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
+
+from shoal.core.errors import Internal, InvalidSpec, KeyExpired, NotFound, NotSignedIn, ShoalError, UsageError
+from shoal.server.policy import check_app
+from shoal.server.web.cookies import clear_session
+from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
+from shoal.server.web.routes import (
+    account,
+    datasets,
+    home,
+    job,
+    jobs,
+    keys,
+    logs,
+    pool,
+    secrets,
+    static,
+    uploads,
+    workspaces,
+)
+
+__all__ = ["JSON_TWIN", "build", "console_app"]
+
+logger = logging.getLogger(__name__)
+
+
+def console_app(state: State) -> ASGIApp:
+    """The console in front of a server's state. Its routes are built once per process."""
+    app = copy.copy(build())
+    app.state = state
+    return app
+
+
+@functools.cache
+def build() -> FastAPI:
+    app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
+    for module in (
+        static, account, home, workspaces, jobs, logs, job, uploads, datasets, secrets, keys, pool
+    ):  # fmt: skip
+        app.include_router(module.router)
+    app.add_exception_handler(ShoalError, _shoal_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+    check_app(app)
+    return app
+
+
+def answer(request: Request, error: ShoalError) -> Response:
+    """Programs and htmx get the wire form; people get a page, or the way to sign in and back."""
+    signed_out = isinstance(error, NotSignedIn | KeyExpired)
+    if wants_json(request) or is_htmx(request):
+        return JSONResponse(error.to_wire(), status_code=error.http_status, headers={"Vary": "Accept"})
+    if signed_out and request.method == "GET":
+        back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        why = "&expired=1" if isinstance(error, KeyExpired) else ""
+        response: Response = RedirectResponse(f"/sign-in?next={quote(back, safe='')}{why}", 303)
+        clear_session(response, request)
+        return response
+    return error_page(request, error)
+
+
+def _shoal_error(request: Request, error: Any) -> Response:
+    return answer(request, error)
+
+
+def _invalid(request: Request, error: Any) -> Response:
+    first = error.errors()[0]
+    return answer(request, InvalidSpec(f"{first['loc'][-1]}: {first['msg']}."))
+
+
+def _http_error(request: Request, error: Any) -> Response:
+    if error.status_code == 404:
+        return answer(request, NotFound("There is no such page."))
+    problem = UsageError(str(error.detail))
+    response = answer(request, problem)
+    response.status_code = error.status_code
+    return response
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer(request, Internal())

@@ -1,0 +1,71 @@
+"""What forms send, and what they get back: a redirect for plain browsers, a header for htmx."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qs
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from shoal.core.errors import InvalidSpec
+from shoal.server.web.render import is_htmx
+
+Model = TypeVar("Model", bound=BaseModel)
+_MAX_FIELDS = 1000
+
+
+class Form(dict[str, str]):
+    """The last value of each field; `all` has every one."""
+
+    def __init__(self, fields: dict[str, list[str]]):
+        super().__init__({name: values[-1] for name, values in fields.items()})
+        self._fields = fields
+
+    def all(self, name: str) -> list[str]:
+        return self._fields.get(name, [])
+
+
+async def _read(request: Request) -> Form:
+    try:
+        text = (await request.body()).decode()
+        return Form(parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"))
+    except ValueError:
+        raise InvalidSpec("The form could not be read.") from None
+
+
+Fields = Annotated[Form, Depends(_read)]
+
+
+def parse(model: type[Model], **values: Any) -> Model:
+    """A wire schema from a form's fields; the first problem becomes the message. Values are left out: they may be secret."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]).replace("_", " ")
+        text = str(first["msg"]).removeprefix("Value error, ")
+        raise InvalidSpec(f"{field}: {text}.".replace("..", ".") if field else f"{text}.") from None
+
+
+def go(request: Request, path: str) -> Response:
+    """Leave for another page."""
+    if is_htmx(request):
+        return Response(status_code=204, headers={"HX-Redirect": path})
+    return RedirectResponse(path, 303)
+
+
+def done(request: Request, text: str, path: str) -> Response:
+    """Stay where we are and say what was done; parts of the page that wait for `shoal:changed` load anew."""
+    if is_htmx(request):
+        told = json.dumps({"shoal:toast": {"text": text}, "shoal:changed": {}}, ensure_ascii=True)
+        return Response(status_code=204, headers={"HX-Trigger": told})
+    return RedirectResponse(path, 303)
+
+
+def local_path(path: str | None) -> str:
+    """Where to go back to: a path of ours, whatever the address bar said."""
+    is_ours = path and path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_ours and path else "/"

@@ -1,0 +1,72 @@
+"""What the side bar holds. A new part of Shoal adds its line to `_workspace_links` or `_pool_links`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from shoal.core.people import WorkspaceView
+from shoal.server.policy import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    title: str
+    path: str
+    icon: str
+    """A symbol of static/img/icons.svg."""
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nav:
+    workspace: str | None
+    """The one whose links are shown; on pages outside any, the first."""
+    workspaces: list[WorkspaceView]
+    sections: list[tuple[str, list[Link]]]
+
+    @classmethod
+    def of(cls, path: str, access: Access | None, mine: list[WorkspaceView]) -> Nav:
+        name = access.workspace if access else (mine[0].name if mine else None)
+        ident = access.workspace_id if access else (mine[0].id if mine else None)
+        sections = [("", [Link("Home", "/", "home"), Link("Workspaces", "/workspaces", "workspaces")])]
+        if name is not None and ident is not None:
+            sections.append((name, _workspace_links(workspace_path(name, ident))))
+        sections += [("Pool", _pool_links()), ("Account", _account_links())]
+        return cls(name, mine, [(title, [_mark(link, path) for link in links]) for title, links in sections])
+
+
+def workspace_path(name: str, ident: str) -> str:
+    """By name, unless the name reads as a JSON twin's."""
+    return f"/w/{quote(ident if name.endswith('.json') else name, safe='')}"
+
+
+def job_path(workspace: str, name: str, ident: str) -> str:
+    return f"{workspace}/jobs/{quote(ident if name.endswith('.json') else name, safe='')}"
+
+
+def _workspace_links(base: str) -> list[Link]:
+    return [
+        Link("Jobs", f"{base}/jobs", "jobs"),
+        Link("Datasets", f"{base}/datasets", "datasets"),
+        Link("Checkpoints", f"{base}/checkpoints", "checkpoints"),
+        Link("Secrets", f"{base}/secrets", "secrets"),
+        Link("Members", f"{base}/members", "members"),
+    ]
+
+
+def _pool_links() -> list[Link]:
+    return [Link("Machines", "/machines", "machines"), Link("Queue", "/queue", "queue")]
+
+
+def _account_links() -> list[Link]:
+    return [
+        Link("API keys", "/keys", "keys"),
+        Link("Usage", "/usage", "usage"),
+        Link("Account", "/account", "account"),
+    ]
+
+
+def _mark(link: Link, path: str) -> Link:
+    here = path == link.path or (link.path != "/" and path.startswith(f"{link.path}/"))
+    return Link(link.title, link.path, link.icon, here)

@@ -1,0 +1,124 @@
+"""From data to a page or to its JSON twin. Everything is escaped; nothing inline runs (see `CSP`)."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi.encoders import jsonable_encoder
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from shoal import __version__
+from shoal.core.errors import ShoalError
+from shoal.server.context import Context
+from shoal.server.policy import Access, Principal
+from shoal.server.services import workspaces
+from shoal.server.web import format as formats
+from shoal.server.web.nav import Nav, job_path, workspace_path
+
+STATIC = Path(__file__).parent / "static"
+JSON_TWIN = "shoal.json_twin"
+CSP = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+    "Vary": "Accept, HX-Request, Cookie",
+}
+
+
+def page(
+    request: Request,
+    ctx: Context,
+    who: Access | Principal,
+    template: str,
+    data: Mapping[str, Any],
+    *,
+    part: str | None = None,
+    status: int = 200,
+) -> Response:
+    """`data` is what the JSON twin shows; `part` is the template for htmx, which swaps it into a page already there."""
+    if wants_json(request):
+        return JSONResponse(jsonable_encoder(dict(data)), status, headers={"Vary": HEADERS["Vary"]})
+    access = who if isinstance(who, Access) else None
+    principal = who.principal if isinstance(who, Access) else who
+    values: dict[str, Any] = {**data, "request": request, "access": access, "me": principal}
+    if part is not None and is_htmx(request):
+        return html(part, values, status=status)
+    mine = workspaces.list_workspaces(ctx, principal)
+    return html(template, values | {"nav": Nav.of(request.url.path, access, mine)}, status=status)
+
+
+def bare_page(request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
+    """For people who are not signed in."""
+    if wants_json(request):
+        return JSONResponse(jsonable_encoder(dict(data)), status, headers={"Vary": HEADERS["Vary"]})
+    return html(template, {**data, "request": request}, status=status)
+
+
+def error_page(request: Request, error: ShoalError) -> Response:
+    return html("error.html", {"error": error, "request": request}, status=error.http_status)
+
+
+def html(template: str, values: Mapping[str, Any], *, status: int = 200) -> Response:
+    return HTMLResponse(environment().get_template(template).render(values), status, headers=dict(HEADERS))
+
+
+def wants_json(request: Request) -> bool:
+    if request.scope.get(JSON_TWIN):
+        return True
+    accept = request.headers.get("accept", "")
+    return "application/json" in accept and "text/html" not in accept
+
+
+def is_htmx(request: Request) -> bool:
+    return "hx-request" in request.headers and "hx-history-restore-request" not in request.headers
+
+
+def asset(path: str) -> str:
+    """A static file's URL, which changes with its content, so that browsers may keep it for ever."""
+    return f"/static/{path}?v={asset_version(path)}"
+
+
+@functools.cache
+def asset_version(path: str) -> str:
+    try:
+        return hashlib.sha256((STATIC / path).read_bytes()).hexdigest()[:10]
+    except OSError:
+        return "0"
+
+
+@functools.cache
+def environment() -> Environment:
+    env = Environment(
+        loader=PackageLoader("shoal.server.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    env.filters.update(
+        ago=formats.ago,
+        clock=formats.clock,
+        duration=formats.duration,
+        filesize=formats.filesize,
+        number=formats.number,
+        iso=formats.iso,
+        plural=formats.plural,
+    )
+    env.globals.update(
+        asset=asset, version=__version__, job_path=job_path, workspace_path=workspace_path, now=formats.now
+    )
+    return env

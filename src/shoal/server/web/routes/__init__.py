@@ -1,0 +1,1 @@
+"""Pages: authorise, one service call, render. No SQL here."""

@@ -1,0 +1,132 @@
+"""Signing up, in and out; the password; the link `shoal console` opens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import RedirectResponse, Response
+
+from shoal.core.errors import AuthError, ShoalError
+from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp
+from shoal.server.context import Context, Ctx
+from shoal.server.policy import Anyone, Keyholder, Reader
+from shoal.server.services import people
+from shoal.server.web import entry
+from shoal.server.web.cookies import clear_session, set_session
+from shoal.server.web.forms import Fields, done, go, local_path, parse
+from shoal.server.web.render import bare_page, is_htmx, page
+
+router = APIRouter()
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+Address = Annotated[str, Depends(_address)]
+
+
+@router.get("/sign-in", dependencies=[Anyone])
+def sign_in_page(ctx: Ctx, request: Request, next: str = "/", expired: bool = False) -> Response:
+    """The sign-in form."""
+    return bare_page(request, "sign_in.html", _sign_in_data(ctx, next, expired=expired))
+
+
+@router.post("/sign-in", dependencies=[Anyone])
+def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address) -> Response:
+    """Check the password and start a session."""
+    try:
+        body = parse(SignIn, email=form.get("email", ""), password=form.get("password", ""))
+        session = people.sign_in(ctx, body, address=address)
+    except ShoalError as error:
+        if is_htmx(request):
+            raise
+        data = _sign_in_data(ctx, form.get("next", "/"), error=error.message, email=form.get("email", ""))
+        return bare_page(request, "sign_in.html", data, status=error.http_status)
+    return _welcome(request, session, form.get("next"))
+
+
+@router.get("/sign-up", dependencies=[Anyone])
+def sign_up_page(ctx: Ctx, request: Request) -> Response:
+    """The sign-up form, or why there is none."""
+    return bare_page(request, "sign_up.html", {"open": entry.may_sign_up(ctx), "error": None, "email": "", "name": ""})
+
+
+@router.post("/sign-up", dependencies=[Anyone])
+def sign_up(ctx: Ctx, request: Request, form: Fields, address: Address) -> Response:
+    """Make an account and start its first session."""
+    given = {name: form.get(name, "") for name in ("email", "password", "name")}
+    try:
+        session = people.sign_up(ctx, parse(SignUp, **given), caller=None, address=address)
+    except ShoalError as error:
+        if is_htmx(request):
+            raise
+        data = {"open": True, "error": error.message, "email": given["email"], "name": given["name"]}
+        return bare_page(request, "sign_up.html", data, status=error.http_status)
+    return _welcome(request, session, "/")
+
+
+@router.post("/sign-out", dependencies=[Anyone])
+def sign_out(ctx: Ctx, request: Request) -> Response:
+    """End the session, if there still is one."""
+    try:
+        people.sign_out(ctx, _whoever(ctx, request))
+    except AuthError:
+        pass
+    response = go(request, "/sign-in")
+    clear_session(response, request)
+    return response
+
+
+@router.get("/enter/{code}", dependencies=[Anyone])
+def enter(ctx: Ctx, request: Request, code: str) -> Response:
+    """Follow a one-time link."""
+    return _welcome(request, entry.enter(ctx, code), "/")
+
+
+@router.post("/enter")
+def offer(ctx: Ctx, principal: Keyholder) -> dict[str, str]:
+    """Make a one-time link; what `shoal console` calls with its key."""
+    return {"path": f"/enter/{entry.offer(ctx, principal)}"}
+
+
+@router.get("/account")
+def account(ctx: Ctx, request: Request, principal: Reader) -> Response:
+    """Who one is, and the password form."""
+    data = {"user": people.me(ctx, principal), "has_password": entry.has_password(ctx, principal)}
+    return page(request, ctx, principal, "account.html", data)
+
+
+@router.post("/account/password")
+def change_password(ctx: Ctx, request: Request, principal: Keyholder, form: Fields, address: Address) -> Response:
+    """Change the password, ending every other session."""
+    body = parse(PasswordChange, old_password=form.get("old", ""), new_password=form.get("new", ""))
+    people.change_password(ctx, principal, body, address=address)
+    return done(request, "Password changed. Every other session has ended.", "/account")
+
+
+def _welcome(request: Request, session: SessionView, next_path: str | None) -> Response:
+    path = local_path(next_path)
+    response = go(request, path) if is_htmx(request) else RedirectResponse(path, 303)
+    set_session(response, request, session.token, session.expires_at)
+    return response
+
+
+def _sign_in_data(ctx: Context, next_path: str, *, expired: bool = False, error: str | None = None,
+                  email: str = "") -> dict[str, Any]:  # fmt: skip
+    return {
+        "private": ctx.private,
+        "may_sign_up": entry.may_sign_up(ctx),
+        "next": local_path(next_path),
+        "expired": expired,
+        "error": error,
+        "email": email,
+    }
+
+
+def _whoever(ctx: Context, request: Request) -> Any:
+    from shoal.server.policy import identify
+
+    with ctx.db.read() as session:
+        return identify(session, request)

@@ -1,0 +1,82 @@
+"""Datasets: versions, files, previews."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from shoal.core.datasets import DatasetStatus
+from shoal.server.context import Ctx
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import datasets
+from shoal.server.web import previews
+from shoal.server.web.forms import go
+from shoal.server.web.nav import workspace_path
+from shoal.server.web.render import page
+
+router = APIRouter(prefix="/w/{workspace}/datasets")
+
+
+@router.get("")
+def list_datasets(ctx: Ctx, request: Request, access: Viewer, search: str = "") -> Response:
+    """Datasets by name, each with its newest version."""
+    found = datasets.list_datasets(ctx, access)
+    versions: dict[str, int] = {}
+    for dataset in found:
+        versions[dataset.name] = versions.get(dataset.name, 0) + 1
+    newest = {d.name: d for d in reversed(found) if search.casefold() in d.name.casefold()}
+    shown = sorted(newest.values(), key=lambda d: d.id, reverse=True)
+    data = {"datasets": shown, "versions": versions, "search": search}
+    return page(request, ctx, access, "datasets.html", data, part="_datasets.html")
+
+
+@router.get("/{dataset}")
+def dataset(
+    ctx: Ctx, request: Request, access: Viewer, dataset: str, folder: str = "", file: str | None = None
+) -> Response:
+    """One version: its files as a tree, and the beginning of one of them."""
+    found = datasets.get(ctx, access, dataset)
+    is_here = found.status == DatasetStatus.AVAILABLE
+    folder = file.rpartition("/")[0] if file else folder
+    data = {
+        "dataset": found,
+        "versions": [d for d in datasets.list_datasets(ctx, access) if d.name == found.name],
+        "tree": previews.tree(ctx, access, found.id, folder) if is_here else None,
+        "preview": previews.preview(ctx, access, found.id, file) if is_here and file else None,
+    }
+    return page(request, ctx, access, "dataset.html", data, part="_dataset_files.html")
+
+
+@router.get("/{dataset}/picture")
+def picture(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
+    """A raster picture to show in its preview."""
+    media, body = previews.picture(ctx, access, dataset, file)
+    return StreamingResponse(body, media_type=media, headers=_guarded("inline"))
+
+
+@router.get("/{dataset}/download")
+def download(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
+    """One file of it."""
+    entry, body = previews.whole(ctx, access, dataset, file)
+    name = quote(entry.path.rpartition("/")[2], safe="")
+    headers = _guarded(f"attachment; filename*=UTF-8''{name}") | {"Content-Length": str(entry.size)}
+    return StreamingResponse(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.post("/{dataset}/delete")
+def delete(ctx: Ctx, request: Request, access: Worker, dataset: str) -> Response:
+    """Remove one version (NAME@VERSION) or all (NAME)."""
+    datasets.delete(ctx, access, dataset)
+    return go(request, f"{workspace_path(access.workspace, access.workspace_id)}/datasets")
+
+
+def _guarded(disposition: str) -> dict[str, str]:
+    """What people uploaded is shown or saved, never run, even if it is opened by itself."""
+    return {
+        "Content-Disposition": disposition,
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "private, max-age=3600",
+    }

@@ -1,0 +1,39 @@
+"""Secrets of a workspace. Values go in and never come out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from shoal.core.people import SecretSet
+from shoal.server.context import Ctx
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import secrets
+from shoal.server.web.forms import Fields, done, parse
+from shoal.server.web.nav import workspace_path
+from shoal.server.web.render import page
+
+router = APIRouter(prefix="/w/{workspace}/secrets")
+
+
+@router.get("")
+def list_secrets(ctx: Ctx, request: Request, access: Viewer) -> Response:
+    """Their names."""
+    data = {"secrets": secrets.list_secrets(ctx, access)}
+    return page(request, ctx, access, "secrets.html", data, part="_secrets.html")
+
+
+@router.post("")
+def set_secret(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Response:
+    """Make one, or replace its value."""
+    body = parse(SecretSet, name=form.get("name", "").strip(), value=form.get("value", ""))
+    made = secrets.set_secret(ctx, access, body)
+    return done(request, f"{made.name} is set.", request.url.path)
+
+
+@router.post("/{name}/delete")
+def delete(ctx: Ctx, request: Request, access: Worker, name: str) -> Response:
+    """Remove one."""
+    secrets.delete_secret(ctx, access, name)
+    base = workspace_path(access.workspace, access.workspace_id)
+    return done(request, f"{name} is gone.", f"{base}/secrets")

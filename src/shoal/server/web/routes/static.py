@@ -1,0 +1,37 @@
+"""Style sheet, scripts, pictures: files of the package, open to all."""
+
+from __future__ import annotations
+
+import mimetypes
+
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, Response
+
+from shoal.core.errors import NotFound
+from shoal.server.policy import Anyone
+from shoal.server.web.render import STATIC, asset_version
+
+router = APIRouter()
+
+
+@router.get("/static/{path:path}", dependencies=[Anyone])
+def static(request: Request, path: str, v: str = "") -> Response:
+    """A file of the console's own."""
+    file = (STATIC / path).resolve()
+    if not file.is_relative_to(STATIC.resolve()) or not file.is_file() or file.name.startswith("."):
+        raise NotFound(f"There is no file '{path}'.")
+    version = asset_version(path)
+    headers = {
+        "ETag": f'"{version}"',
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "public, max-age=31536000, immutable" if v == version else "no-cache",
+    }
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return FileResponse(file, media_type=mimetypes.guess_type(file.name)[0] or "text/plain", headers=headers)
+
+
+@router.get("/favicon.ico", dependencies=[Anyone])
+def favicon() -> Response:
+    """What browsers ask for by themselves."""
+    return FileResponse(STATIC / "img/favicon.svg", media_type="image/svg+xml")

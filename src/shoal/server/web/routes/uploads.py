@@ -1,0 +1,42 @@
+"""What upload.js calls: files in parts, then a dataset."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from shoal.core.datasets import DatasetCommitted
+from shoal.server.context import Ctx
+from shoal.server.policy import Worker
+from shoal.server.web import uploads
+
+router = APIRouter(prefix="/w/{workspace}/uploads")
+
+
+@router.post("", status_code=201)
+def begin(ctx: Ctx, access: Worker, size: Annotated[int, Query(ge=0)]) -> uploads.Upload:
+    """Announce an upload."""
+    return uploads.begin(ctx, access, size)
+
+
+@router.put("/{upload}")
+async def put_part(
+    ctx: Ctx, access: Worker, upload: str, path: str, offset: Annotated[int, Query(ge=0)], request: Request
+) -> dict[str, int]:
+    """One part of one file."""
+    data = await request.body()
+    return {"have": await run_in_threadpool(uploads.put_part, ctx, access, upload, path, offset, data)}
+
+
+@router.post("/{upload}/dataset", status_code=201)
+def to_dataset(ctx: Ctx, access: Worker, upload: str, name: str, unpack: bool = True) -> DatasetCommitted:
+    """Make a dataset's next version of what has arrived."""
+    return uploads.to_dataset(ctx, access, upload, name, unpacked=unpack)
+
+
+@router.delete("/{upload}", status_code=204)
+def give_up(ctx: Ctx, access: Worker, upload: str) -> None:
+    """Forget what has arrived."""
+    uploads.give_up(ctx, access, upload)

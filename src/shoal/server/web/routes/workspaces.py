@@ -1,0 +1,72 @@
+"""Workspaces and their members."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import RedirectResponse, Response
+
+from shoal.core.people import MemberSet, Role, Scope, WorkspaceCreate
+from shoal.server.context import Ctx
+from shoal.server.policy import Access, InWorkspace, Keyholder, Owner, Reader, Viewer
+from shoal.server.services import workspaces
+from shoal.server.web.forms import Fields, done, go, parse
+from shoal.server.web.nav import workspace_path
+from shoal.server.web.render import page
+
+router = APIRouter()
+AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
+
+
+@router.get("/workspaces")
+def list_workspaces(ctx: Ctx, request: Request, principal: Reader) -> Response:
+    """Workspaces one is a member of."""
+    data = {"workspaces": workspaces.list_workspaces(ctx, principal)}
+    return page(request, ctx, principal, "workspaces.html", data)
+
+
+@router.post("/workspaces")
+def create(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Response:
+    """Make a workspace and go there."""
+    body = parse(WorkspaceCreate, name=form.get("name", "").strip())
+    made = workspaces.create_workspace(ctx, principal, body)
+    return go(request, f"{workspace_path(made.name, made.id)}/jobs")
+
+
+@router.get("/w/{workspace}")
+def workspace(access: Viewer) -> Response:
+    """Its jobs are what people come for."""
+    return RedirectResponse(f"{workspace_path(access.workspace, access.workspace_id)}/jobs", 303)
+
+
+@router.post("/w/{workspace}/delete")
+def delete(ctx: Ctx, request: Request, access: Owner) -> Response:
+    """Delete a workspace with all that is in it."""
+    workspaces.delete_workspace(ctx, access)
+    return go(request, "/workspaces")
+
+
+@router.get("/w/{workspace}/members")
+def members(ctx: Ctx, request: Request, access: Viewer) -> Response:
+    """Who is in it, and as what."""
+    data = {"members": workspaces.list_members(ctx, access), "roles": list(Role)}
+    return page(request, ctx, access, "members.html", data, part="_members.html")
+
+
+@router.post("/w/{workspace}/members")
+def set_member(ctx: Ctx, request: Request, access: Owner, form: Fields) -> Response:
+    """Add someone, or change their role."""
+    body = parse(MemberSet, email=form.get("email", "").strip(), role=form.get("role", ""))
+    member = workspaces.set_member(ctx, access, body)
+    return done(request, f"{member.email} is now {member.role} here.", request.url.path)
+
+
+@router.post("/w/{workspace}/members/{member}/remove")
+def remove_member(ctx: Ctx, request: Request, access: AnyMember, member: str) -> Response:
+    """Remove someone, or leave."""
+    workspaces.remove_member(ctx, access, member)
+    if member == access.principal.user_id:
+        return go(request, "/workspaces")
+    base = workspace_path(access.workspace, access.workspace_id)
+    return done(request, "Removed from this workspace.", f"{base}/members")

@@ -1,0 +1,196 @@
+// What every page has: copying, asking before acting, saying what happened, keeping times fresh.
+
+const $ = (id) => document.getElementById(id);
+const TICK_MS = 4000;
+
+// Copy buttons, dialogs, filters: one listener for all, so that what htmx swaps in works too.
+document.addEventListener("click", (event) => {
+  const target = event.target instanceof Element ? event.target : null;
+  const copy = target?.closest("[data-copy]");
+  if (copy) return void copyText(copy);
+  const open = target?.closest("[data-open]");
+  if (open) return openDialog(open);
+  if (target?.closest("[data-close]")) target.closest("dialog")?.close();
+  if (target?.closest("#menu")) toggleMenu();
+  else if (document.body.classList.contains("menu-open") && !target?.closest("#side")) toggleMenu(false);
+  if (target?.closest("#theme")) window.shoalTheme();
+  for (const menu of document.querySelectorAll("details.switcher[open]")) if (!menu.contains(target)) menu.open = false;
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") toggleMenu(false);
+  if (event.key === "/" && !event.target.closest?.("input, textarea, select, dialog")) {
+    const search = document.querySelector("main input[type=search]");
+    if (search) { event.preventDefault(); search.focus(); }
+  }
+});
+
+document.addEventListener("input", (event) => {
+  const items = event.target.dataset?.filter;
+  if (!items) return;
+  const wanted = event.target.value.toLowerCase();
+  for (const item of document.querySelectorAll(items)) item.hidden = !item.dataset.text.toLowerCase().includes(wanted);
+});
+
+async function copyText(button) {
+  const text = button.dataset.copy;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // not a secure context
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const use = button.querySelector("use"), before = use?.getAttribute("href");
+  use?.setAttribute("href", before.replace(/#.*/, "#check"));
+  setTimeout(() => use?.setAttribute("href", before), 1200);
+  toast("Copied.", "ok", 1500);
+}
+
+function openDialog(button) {
+  const dialog = $(button.dataset.open);
+  if (!dialog) return;
+  const form = dialog.querySelector("form");
+  for (const field of dialog.querySelectorAll("[data-fill]")) {
+    const value = button.dataset[field.dataset.fill] ?? "";
+    if ("value" in field) field.value = value; else field.textContent = value;
+  }
+  if (form && button.dataset.action) {
+    form.action = button.dataset.action;
+    form.setAttribute("hx-post", button.dataset.action);
+    window.htmx?.process(form);
+  }
+  showError(form, "");
+  dialog.showModal();
+}
+
+function toggleMenu(open = !document.body.classList.contains("menu-open")) {
+  document.body.classList.toggle("menu-open", open);
+  $("menu")?.setAttribute("aria-expanded", String(open));
+}
+
+export function toast(text, kind = "", ms = 6000) {
+  const box = document.createElement("div");
+  box.className = `toast ${kind}`;
+  const p = document.createElement("p");
+  p.textContent = text;
+  box.append(p);
+  $("toasts").append(box);
+  setTimeout(() => box.remove(), ms);
+}
+
+// Asking: htmx's confirm becomes our dialog.
+document.addEventListener("htmx:confirm", (event) => {
+  if (!event.detail.question) return;
+  event.preventDefault();
+  const { dataset } = event.detail.elt, ask = $("ask"), yes = ask.querySelector("[data-answer=yes]");
+  $("ask-title").textContent = event.detail.question;
+  $("ask-detail").textContent = dataset.confirmDetail || "";
+  yes.textContent = dataset.confirmYes || "Yes";
+  yes.classList.toggle("danger", "confirmDanger" in dataset);
+  ask.onclick = (click) => {
+    const answer = click.target.closest("[data-answer]")?.dataset.answer;
+    if (!answer) return;
+    ask.close();
+    if (answer === "yes") event.detail.issueRequest(true);
+  };
+  ask.showModal();
+});
+
+// What the server says.
+document.addEventListener("shoal:toast", (event) => toast(event.detail.text, "ok"));
+document.addEventListener("htmx:responseError", ({ detail: { xhr, elt } }) => {
+  if (xhr.status === 401) return signedOut(elt);
+  let text = `The server answered ${xhr.status}.`;
+  try {
+    const { error } = JSON.parse(xhr.responseText);
+    text = error.hint ? `${error.message} (${error.hint})` : error.message;
+  } catch { /* not ours */ }
+  const form = elt.closest("form");
+  if (form?.querySelector(".form-error")) showError(form, text);
+  else if (xhr.status !== 404 || !elt.matches("[hx-trigger*='shoal:']")) toast(text, "bad");
+  else gone();
+});
+document.addEventListener("htmx:sendError", () => offline(true));
+document.addEventListener("htmx:afterRequest", ({ detail: { elt, successful } }) => {
+  if (!successful) return;
+  offline(false);
+  if (!(elt instanceof HTMLFormElement)) return;
+  showError(elt, "");
+  if ("reset" in elt.dataset) elt.reset();
+  if ("closeOnSuccess" in elt.dataset || elt.closest("dialog:not(#ask)")) elt.closest("dialog")?.close();
+  if ("closeOnSuccess" in elt.dataset) document.body.dispatchEvent(new CustomEvent("shoal:changed", { bubbles: true }));
+});
+
+export function showError(form, text) {
+  const slot = form?.querySelector(".form-error");
+  if (slot) slot.textContent = text;
+}
+
+let told = false;
+export function signedOut(elt) {
+  // A page that only refreshes itself says so once; a form says so each time, and keeps what was typed.
+  const isForm = elt instanceof Element && elt.closest("form");
+  if (told && !isForm) return;
+  told = true;
+  for (const dialog of document.querySelectorAll("dialog[open]")) if (!dialog.contains(elt)) dialog.close();
+  if (!$("signed-out").open) $("signed-out").showModal();
+}
+
+function gone() {
+  if (told) return;
+  told = true;
+  toast("This is not here any more: it was deleted elsewhere.", "bad", 15000);
+}
+
+export function offline(is) {
+  const sign = $("offline");
+  if (sign) sign.hidden = !is;
+}
+
+// Jobs that ended while we looked on.
+const ACTIVE = new Set(["queued", "starting", "running"]);
+const statuses = (root) => new Map([...root.querySelectorAll("[data-job]")].map((row) => [row.dataset.job, row.dataset]));
+const seen = new Map();
+document.addEventListener("htmx:beforeSwap", ({ detail: { target } }) => {
+  if (target?.dataset && "watch" in target.dataset) for (const [id, data] of statuses(target)) seen.set(id, data.status);
+});
+document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
+  freshen();
+  if (!(target?.dataset && "watch" in target.dataset)) return;
+  for (const [id, { status, name }] of statuses(target)) {
+    const before = seen.get(id);
+    if (before && ACTIVE.has(before) && !ACTIVE.has(status)) {
+      toast(`${name} ${status}.`, status === "succeeded" ? "ok" : status === "failed" ? "bad" : "", 10000);
+      document.body.dispatchEvent(new CustomEvent("shoal:ended", { detail: { id, status } }));
+    }
+    seen.set(id, status);
+  }
+});
+
+// Parts that refresh themselves do so only while somebody looks, and not under an open dialog or a selection.
+setInterval(() => {
+  if (document.hidden || document.querySelector("dialog[open]") || String(getSelection())) return;
+  if (document.activeElement?.closest?.("[hx-trigger*='shoal:tick'] form")) return;
+  document.body.dispatchEvent(new CustomEvent("shoal:tick"));
+}, TICK_MS);
+
+// "3 min ago"
+const STEPS = [["day", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+export function ago(iso) {
+  const s = (Date.now() - Date.parse(iso)) / 1000;
+  if (s < 5) return "just now";
+  if (s >= 30 * 86400) return iso.slice(0, 10);
+  for (const [unit, size] of STEPS) if (s >= size) {
+    const n = Math.floor(s / size);
+    return `${n} ${unit}${unit === "day" && n > 1 ? "s" : ""} ago`;
+  }
+  return "just now";
+}
+function freshen() {
+  for (const time of document.querySelectorAll("time[data-ago]")) time.textContent = ago(time.dateTime);
+}
+setInterval(freshen, 10000);

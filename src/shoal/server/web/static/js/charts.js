@@ -1,0 +1,148 @@
+// uPlot in our colours: one card per chart, a faint raw line under a smoothed one, zoom by dragging, cursors in step.
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const sync = () => (window.uPlot ? window.uPlot.sync("shoal") : null);
+export const colours = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
+
+export function shortNumber(v) {
+  if (v === null || v === undefined || Number.isNaN(v)) return "–";
+  const a = Math.abs(v);
+  if (a !== 0 && (a < 1e-3 || a >= 1e6)) return v.toExponential(2);
+  return String(Number(v.toPrecision(4)));
+}
+export function bytes(v) {
+  if (v === null || v === undefined) return "–";
+  for (const unit of ["B", "kB", "MB", "GB", "TB"]) { if (Math.abs(v) < 1000) return `${Number(v.toPrecision(4))} ${unit}`; v /= 1000; }
+  return `${Number(v.toPrecision(3))} PB`;
+}
+export function seconds(v) {
+  if (v === null || v === undefined) return "–";
+  if (v < 60) return `${Math.round(v)} s`;
+  if (v < 3600) return `${Number((v / 60).toPrecision(3))} min`;
+  return `${Number((v / 3600).toPrecision(3))} h`;
+}
+
+// Exponential moving average, corrected for its start; gaps stay gaps.
+export function smooth(values, weight) {
+  if (!weight) return values;
+  let last = 0, norm = 0;
+  return values.map((v) => {
+    if (v === null || !Number.isFinite(v)) return null;
+    last = last * weight + (1 - weight) * v;
+    norm = norm * weight + (1 - weight);
+    return last / norm;
+  });
+}
+
+/** A line that is level needs room around it, or nothing is drawn. */
+const logRange = (u, min, max) => (min === null ? [0.1, 10] : min === max ? [min / 2, max * 2] : window.uPlot.rangeLog(min, max, 10, true));
+
+export class Chart {
+  // series: [{label, values}] over one x; format: of values; xKind: "number" | "seconds" | "time"
+  constructor(title, { format = shortNumber } = {}) {
+    this.format = format;
+    this.state = { x: [], series: [], weight: 0, log: false, xKind: "number", xLabel: "" };
+    this.card = document.createElement("article");
+    this.card.className = "card chart";
+    this.card.dataset.text = title;
+    const header = document.createElement("header"), h = document.createElement("h2");
+    h.textContent = title;
+    this.latest = document.createElement("output");
+    header.append(h, this.latest);
+    this.plot = document.createElement("div");
+    this.plot.className = "plot";
+    this.plot.setAttribute("role", "img");
+    this.legend = document.createElement("div");
+    this.legend.className = "plot-legend";
+    this.card.append(header, this.plot, this.legend);
+    new ResizeObserver(() => this.u?.setSize(this.size())).observe(this.plot);
+    addEventListener("shoal:theme", () => this.build());
+  }
+
+  size() { return { width: Math.max(200, this.plot.clientWidth - 12), height: 222 }; }
+
+  update(next) {
+    const before = this.state, state = this.state = { ...before, ...next };
+    const rebuild = !this.u || before.log !== state.log || before.xKind !== state.xKind || before.series.length !== state.series.length || !before.weight !== !state.weight;
+    if (rebuild) this.build(); else {
+      const zoomed = this.zoomed();
+      this.u.setData(this.data(), !zoomed);
+      if (zoomed) this.u.redraw();
+    }
+    const ends = state.series.map((s) => s.values.findLast((v) => v !== null));
+    this.latest.textContent = ends.length === 1 ? this.format(ends[0]) : "";
+    this.plot.setAttribute("aria-label", `${this.card.dataset.text}: ${state.x.length} points, last ${ends.map(this.format).join(", ")}`);
+    this.showLegend(null);
+  }
+
+  zoomed() {
+    const { min, max } = this.u.scales.x, x = this.u.data[0];
+    return x.length > 1 && min !== null && (min > x[0] || max < x[x.length - 1]);
+  }
+
+  data() {
+    const { x, series, weight, log } = this.state;
+    const clean = (values) => (log ? values.map((v) => (v > 0 ? v : null)) : values);
+    const lines = [];
+    for (const s of series) {
+      if (weight) lines.push(clean(s.values));
+      lines.push(clean(smooth(s.values, weight)));
+    }
+    return [x, ...lines];
+  }
+
+  lines() {
+    const out = [];
+    this.state.series.forEach((s, i) => {
+      const colour = css(colours[i % colours.length]);
+      if (this.state.weight) out.push({ label: `${s.label} raw`, stroke: colour + "55", width: 1, spanGaps: true, points: { show: false } });
+      out.push({ label: s.label, stroke: colour, width: 2, spanGaps: true, points: { show: this.state.x.length < 3 } });
+    });
+    return out;
+  }
+
+  build() {
+    if (!window.uPlot || !this.plot.isConnected) return;
+    const { log, xKind } = this.state, text = css("--muted"), grid = { stroke: css("--grid"), width: 1 };
+    const font = `11px ${css("--sans")}`;
+    const ticks = xKind === "seconds" ? (u, vals) => vals.map(seconds) : xKind === "time" ? undefined : (u, vals) => vals.map((v) => shortNumber(v));
+    this.u?.destroy();
+    this.u = new window.uPlot({
+      ...this.size(),
+      scales: { x: { time: xKind === "time" }, y: log ? { distr: 3, range: logRange } : {} },
+      axes: [
+        { stroke: text, font, grid, ticks: grid, values: ticks, size: 30 },
+        { stroke: text, font, grid, ticks: grid, size: 66, values: (u, vals) => vals.map((v) => (v === null ? "" : this.format(v))) },
+      ],
+      series: [{}, ...this.lines()],
+      legend: { show: false },
+      cursor: { sync: { key: sync()?.key ?? "shoal" }, drag: { x: true, y: false }, points: { size: 6 } },
+      hooks: { setCursor: [(u) => this.showLegend(u.cursor.idx)] },
+    }, this.data(), this.plot);
+  }
+
+  showLegend(index) {
+    const { x, series, weight, xKind, xLabel } = this.state;
+    const at = index ?? x.length - 1;
+    // Lines that have no value right here show their nearest before.
+    const value = (s) => s.values.slice(0, at + 1).findLast((v) => v !== null);
+    const parts = [];
+    if (index !== null && x[at] !== undefined) {
+      const where = document.createElement("span");
+      where.textContent = xKind === "time" ? new Date(x[at] * 1000).toLocaleString() : xKind === "seconds" ? seconds(x[at]) : `${xLabel} ${shortNumber(x[at])}`;
+      parts.push(where);
+    }
+    series.forEach((s, i) => {
+      const item = document.createElement("span"), mark = document.createElement("i");
+      item.className = `k${(i % colours.length) + 1}`;
+      item.append(mark, `${s.label} ${index === null && series.length === 1 ? "" : this.format(value(s))}`);
+      parts.push(item);
+    });
+    if (weight && index === null && series.length === 1) {
+      const hint = document.createElement("span");
+      hint.textContent = "faint: as logged";
+      parts.push(hint);
+    }
+    this.legend.replaceChildren(...parts);
+  }
+}

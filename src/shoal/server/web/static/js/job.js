@@ -1,0 +1,24 @@
+// A job's page: keeps the head fresh, and tells the other scripts of the page what comes in.
+import { Follower } from "./sse.js";
+
+const END = Number.MAX_SAFE_INTEGER; // no log lines, unless the log page asks for them
+export const head = document.getElementById("job-head");
+export const api = head.dataset.api;
+export const path = head.dataset.path;
+const tell = (name, detail) => document.body.dispatchEvent(new CustomEvent(name, { detail }));
+
+let timer = null, last = null;
+export const follower = new Follower(api, END, {
+  job: (job) => {
+    // Many a second may come; the page is asked for anew at most once.
+    timer ??= setTimeout(() => { timer = null; tell("shoal:job", job); }, last ? 900 : 0);
+    const moved = last && (last.status !== job.status || last.attempts !== job.attempts);
+    last = job;
+    if (moved) setTimeout(() => tell("shoal:state", job), 200);
+  },
+  log: (page) => tell("shoal:log", page),
+  metrics: (news) => tell("shoal:metrics", news),
+  end: () => { tell("shoal:end"); setTimeout(() => tell("shoal:state"), 300); },
+});
+if (!document.getElementById("log")) follower.open();
+document.body.addEventListener("shoal:changed", () => follower.restart());

@@ -1,0 +1,50 @@
+// CPU, memory, disk and GPUs of each node, one chart per kind with a line per node.
+import { bytes, Chart, shortNumber } from "./charts.js";
+import { path } from "./job.js";
+
+const KINDS = [
+  ["cpu", "CPU of the job's processes (%, one core = 100)", shortNumber],
+  ["rss", "Memory of the job's processes", bytes],
+  ["ram", "Memory in use on the machine", bytes],
+  ["load", "Load of the machine", shortNumber],
+  ["disk_free", "Disk free", bytes],
+  ["util", "GPU use (%)", shortNumber],
+  ["mem", "GPU memory", bytes],
+  ["watts", "GPU power (W)", shortNumber],
+  ["celsius", "GPU temperature (°C)", shortNumber],
+];
+const box = document.getElementById("charts"), charts = new Map();
+
+async function load() {
+  const answer = await fetch(`${path}/system.json`);
+  if (!answer.ok) return;
+  const { samples } = await answer.json();
+  document.getElementById("no-samples").hidden = samples.length > 0;
+  for (const [key, title, format] of KINDS) {
+    const series = samples.flatMap((n) => Object.keys(n.series)
+      .filter((name) => name === key || name.match(/^gpu\d+_(.*)/)?.[1] === key)
+      .map((name) => ({ label: `node ${n.node}${name === key ? "" : ` gpu ${name.match(/\d+/)[0]}`}`, at: n.at, values: n.series[name] })));
+    if (series.length) draw(key, title, format, series);
+  }
+}
+
+// Nodes are sampled at their own moments: one x for all, gaps between.
+function draw(key, title, format, series) {
+  if (!charts.has(key)) {
+    const chart = new Chart(title, { format });
+    charts.set(key, chart);
+    box.append(chart.card);
+  }
+  const x = [...new Set(series.flatMap((s) => s.at))].sort((a, b) => a - b);
+  const place = new Map(x.map((t, i) => [t, i]));
+  const aligned = series.map(({ label, at, values }) => {
+    const out = Array(x.length).fill(null);
+    at.forEach((t, i) => { out[place.get(t)] = values[i]; });
+    return { label, values: out };
+  });
+  charts.get(key).update({ x, series: aligned, xKind: "time" });
+}
+
+load();
+setInterval(() => { if (!document.hidden && document.querySelector("#job-head .status.running")) load(); }, 6000);
+document.body.addEventListener("shoal:end", load);

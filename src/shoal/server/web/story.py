@@ -1,0 +1,84 @@
+"""A job's story for its page: how long it was in each state, and the command that runs it again."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+
+from shoal.core.jobs import JobView
+from shoal.core.schema import Utc, View, utcnow
+from shoal.core.states import JobState
+
+_STATES = {state.value for state in JobState}
+
+
+class Span(View):
+    state: str
+    start: Utc
+    end: Utc
+    seconds: float
+    left: float
+    """Per cent of the whole."""
+    width: float
+
+
+def timeline(job: JobView) -> list[Span]:
+    """One span per state the job was in, in order, the last up to now unless it is over."""
+    moves = [(e.at, e.kind) for e in job.events if e.kind in _STATES]
+    if not moves:
+        return []
+    end = max(job.ended_at or utcnow(), moves[-1][0])
+    whole = max(1e-3, (end - moves[0][0]).total_seconds())
+    spans = []
+    for (start, state), (stop, _) in zip(moves, [*moves[1:], (end, "")], strict=True):
+        if JobState(state).is_terminal and stop == end:
+            continue
+        spans.append(_span(state, start, stop, moves[0][0], whole))
+    return spans
+
+
+def rerun_command(job: JobView) -> str:
+    """What to type, in the folder the code came from, to run the same again under another name."""
+    spec, source = job.spec, job.source
+    words = ["shoal", "training", "run", f"{job.name}-again"]
+    if job.workspace != "default":
+        words += ["--workspace", job.workspace]
+    if source.get("kind") == "git" and source.get("url"):
+        words += ["--repository-url", str(source["url"])]
+        if revision := source.get("commit") or source.get("revision"):
+            words += ["--repository-revision", str(revision)]
+    for name in spec.datasets:
+        words += ["--dataset", name]
+    if spec.checkpoint:
+        words += ["--checkpoint", spec.checkpoint]
+    if spec.max_nodes != 1:
+        words += ["--nodes", str(spec.max_nodes) if spec.min_nodes == spec.max_nodes
+                  else f"{spec.min_nodes}:{spec.max_nodes}"]  # fmt: skip
+    for flag, value, usual in (
+        ("--accels", spec.accels, 1),
+        ("--max-restarts", spec.max_restarts, 3),
+        ("--priority", spec.priority, 0),
+        ("--keep-last", spec.keep_last, None),
+        ("--keep-best", spec.keep_best, None),
+        ("--launcher", spec.launcher, "direct"),
+        ("--time-limit", f"{spec.time_limit_s}s" if spec.time_limit_s else None, None),
+    ):
+        if value != usual:
+            words += [flag, str(value)]
+    for name, value in spec.env.items():
+        words += ["--env", f"{name}={value}"]
+    for name, secret in spec.secrets.items():
+        words += ["--secret", f"{name}={secret}"]
+    return shlex.join([*words, "--", *spec.entry])
+
+
+def _span(state: str, start: datetime, stop: datetime, first: datetime, whole: float) -> Span:
+    seconds = max(0.0, (stop - start).total_seconds())
+    return Span(
+        state=state,
+        start=start,
+        end=stop,
+        seconds=seconds,
+        left=round(100 * (start - first).total_seconds() / whole, 3),
+        width=round(100 * seconds / whole, 3),
+    )

@@ -1,0 +1,127 @@
+"""Files from a browser: they arrive in parts below server/uploads/<workspace>/<upload>, then become a dataset and are gone here."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from shoal.core.artifacts import check_path
+from shoal.core.datasets import DatasetBegin, DatasetCommitted
+from shoal.core.errors import InvalidSpec, NotFound, Refused, SourceTooLarge
+from shoal.core.ids import is_id, new_id
+from shoal.core.schema import View
+from shoal.server.context import Context
+from shoal.server.policy import Access
+from shoal.server.services import chunks, datasets
+from shoal.server.services.import_part import check_room
+from shoal.store.archives import Limits, unpack
+from shoal.store.files import disk_errors
+from shoal.store.manifest import chunk_hashes
+from shoal.store.materialize import remove_tree
+from shoal.store.pack import PackedTree, pack_tree
+from shoal.store.transfer import upload
+
+PART = 8 << 20
+"""Bytes a browser sends at once; one request, one part."""
+MAX_FILES = 50_000
+_OLD_S = 24 * 3600.0
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+_TRIES = 3
+
+
+class Upload(View):
+    id: str
+    part: int
+    max_bytes: int
+
+
+def begin(ctx: Context, access: Access, size: int) -> Upload:
+    """Announce an upload of so many bytes; what is too large or has no room is refused before it travels."""
+    limit = ctx.settings.max_import_gb * 1_000_000_000
+    if size > limit:
+        raise SourceTooLarge(
+            f"{size / 1e9:.1f} GB are over this server's limit of {ctx.settings.max_import_gb} GB.",
+            hint="shoal dataset push NAME --file PATH",
+        )
+    folder = _root(ctx, access)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_room(folder, 2 * size)
+        _drop_old(folder)
+        ident = new_id("up")
+        (folder / ident / "tree").mkdir(parents=True, mode=0o700)
+    return Upload(id=ident, part=PART, max_bytes=limit)
+
+
+def put_part(ctx: Context, access: Access, ident: str, path: str, offset: int, data: bytes) -> int:
+    """Write a part at its place; again is harmless. Returns how much of the file is here."""
+    target = _folder(ctx, access, ident) / "tree" / check_path(path)
+    if offset < 0 or offset + len(data) > ctx.settings.max_import_gb * 1_000_000_000:
+        raise InvalidSpec("That part lies outside what a file may be.")
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            have = os.fstat(fd).st_size
+            if offset > have:
+                raise Refused(f"The part at {offset} does not follow what is here.", details={"have": have})
+            os.pwrite(fd, data, offset)
+            return max(have, offset + len(data))
+        finally:
+            os.close(fd)
+
+
+def to_dataset(ctx: Context, access: Access, ident: str, name: str, *, unpacked: bool) -> DatasetCommitted:
+    """All parts are here: make a version of them."""
+    request = DatasetBegin(name=name, origin={"kind": "upload", "via": "console"})
+    folder = _folder(ctx, access, ident)
+    tree = folder / "tree"
+    with disk_errors(folder):
+        files = [p for p in tree.rglob("*") if p.is_file()]
+        if not files:
+            raise InvalidSpec("There is nothing in this upload.")
+        if len(files) > MAX_FILES:
+            raise InvalidSpec(f"{len(files)} files are too many for a browser.", hint=f"shoal dataset push {name}")
+        if unpacked and len(files) == 1 and files[0].name.lower().endswith(_ARCHIVES):
+            limits = Limits(max_bytes=ctx.settings.max_import_gb << 30, max_ratio=ctx.settings.max_archive_ratio)
+            unpack(files[0], folder / "unpacked", limits=limits)
+            tree = folder / "unpacked"
+        packed = pack_tree(tree, ignore=False)
+        made = _commit(ctx, access, request, packed)
+    remove_tree(folder)
+    return made
+
+
+def give_up(ctx: Context, access: Access, ident: str) -> None:
+    remove_tree(_folder(ctx, access, ident))
+
+
+def _commit(ctx: Context, access: Access, request: DatasetBegin, packed: PackedTree) -> DatasetCommitted:
+    dataset = datasets.begin(ctx, access, request)
+    hashes = list(chunk_hashes(packed.manifest))
+    for _ in range(_TRIES):
+        upload(packed, ctx.store)
+        chunks.own(ctx, access.workspace_id, hashes)
+        made = datasets.commit(ctx, access, dataset.id, packed.manifest)
+        if not made.missing:
+            return made
+    datasets.fail(ctx, access, dataset.id, "The store lost chunks while they were being written.")
+    raise Refused("The store lost chunks while they were being written. Try again.")
+
+
+def _root(ctx: Context, access: Access) -> Path:
+    return ctx.layout.server_dir / "uploads" / access.workspace_id
+
+
+def _folder(ctx: Context, access: Access, ident: str) -> Path:
+    folder = _root(ctx, access) / ident
+    if not is_id(ident, "up") or not folder.is_dir():
+        raise NotFound("There is no such upload; it may have been given up for being too old.")
+    return folder
+
+
+def _drop_old(folder: Path) -> None:
+    for old in folder.iterdir():
+        if time.time() - old.stat().st_mtime > _OLD_S:
+            remove_tree(old)
