@@ -1,0 +1,204 @@
+"""Parameters of a training: typed fields with defaults, any of which may hold a Range of values to try.
+
+class MyParams(Params):
+    lr: float = Range([5e-4, 7e-4])
+    hidden: int = 128
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, Self, get_type_hints
+
+from shoal.core.errors import UsageError
+from shoal.train.typed import fits, name_of
+
+
+class Range:
+    """Values to try, one after the other. Ranges of one `group` go hand in hand; all others are combined with each other."""
+
+    def __init__(self, values: Sequence[Any], *, group: str | None = None):
+        self.values = list(values)
+        self.group = group
+        if not self.values:
+            raise UsageError("a Range needs at least one value", hint="Range([1e-4, 3e-4])")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"Range({self.values!r})" if self.group is None else f"Range({self.values!r}, group={self.group!r})"
+
+
+class Params:
+    """Fields are annotated class attributes; arguments are keywords only and checked as they are set."""
+
+    seed: int | None = 0
+    """Of everything random; None leaves the generators as they are."""
+    optimizer: str = "AdamW"
+    """A class of torch.optim, or "LAMB"."""
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    clip_norm: float | None = 1.0
+    """Largest norm of the gradient; None does not clip."""
+    amp: Literal["none", "bf16", "fp16"] = "none"
+    """Mixed precision."""
+    accumulate: int = 1
+    """Batches per worker that make one step."""
+    batch_size: int = 16
+    """Samples per batch and worker."""
+    epochs: float | None = None
+    """How long to train; this or max_steps."""
+    max_steps: int | None = None
+    train_samples: int | None = None
+    """Samples of one epoch, where the training data cannot tell."""
+    eval_every_samples: int | None = None
+    """Samples between two evaluations; None evaluates after every epoch."""
+    warmup: float = 0.0
+    """Share of the training in which the learning rate rises."""
+    decay: Literal["linear", "stepwise", "cosine", "none"] = "linear"
+    ending_lr_ratio: float = 1e-5
+    """What is left of the learning rate at the end, for linear and cosine decay."""
+    stepwise_ratio: float = 0.1
+    stepwise_epochs: int = 30
+    train_files: list[str] | tuple[str, ...] | str = ()
+    eval_file: str = ""
+    test_files: list[str] | tuple[str, ...] | str = ()
+    keep_models: int = 3
+    """Newest models kept, besides the best."""
+    initial_model: str | None = None
+    """File or checkpoint directory whose weights training starts from."""
+    true_gradient: bool = False
+    """Weigh every sample alike, however unequal the batches of workers and accumulation are."""
+    detect_anomaly: bool = False
+    """torch.autograd's anomaly mode: slow, names the operation that made a NaN."""
+    num_workers: int = 2
+    """Processes that load data, per worker."""
+    ema: float = 0.0
+    """Decay of an average of the weights that evaluation uses; 0 for none."""
+    max_model_size: int | None = None
+    """Variants with more parameters than this are skipped in a search."""
+
+    _hints: ClassVar[dict[str, Any]]
+
+    def __init__(self, **given: Any):
+        for name in self.fields():
+            if name not in given and not hasattr(type(self), name):
+                raise UsageError(f"{type(self).__name__} needs a value for {name}")
+            object.__setattr__(self, name, copy.deepcopy(getattr(type(self), name, None)))
+        for name, value in given.items():
+            setattr(self, name, value)
+        for name in self.fields():
+            self._check(name, getattr(self, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.fields():
+            near = difflib.get_close_matches(name, self.fields(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"annotate it in {type(self).__name__}, e.g. {name}: int = 1"
+            raise UsageError(f"{type(self).__name__} has no field {name}", hint=hint)
+        self._check(name, value)
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def fields(cls) -> dict[str, Any]:
+        """Name → type, those of base classes first."""
+        if "_hints" not in cls.__dict__:
+            hints = get_type_hints(cls)
+            named = [n for kind in reversed(cls.__mro__[:-1]) for n in inspect.get_annotations(kind)]
+            cls._hints = {n: hints[n] for n in dict.fromkeys(named) if not n.startswith("_")}
+        return cls._hints
+
+    def _check(self, name: str, value: Any) -> None:
+        hint = self.fields()[name]
+        for one in value.values if isinstance(value, Range) else [value]:
+            if not fits(one, hint):
+                raise UsageError(f"{name} is {one!r} ({type(one).__name__}), and should be {name_of(hint)}")
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        return {n: v for n in self.fields() if isinstance(v := getattr(self, n), Range)}
+
+    def variants(self) -> Iterator[Self]:
+        """One after the other without any Range: all combinations, the first field changing slowest; groups fastest."""
+        ranges = self.ranges
+        groups: dict[str, dict[str, list[Any]]] = {}
+        for name, found in ranges.items():
+            if found.group is not None:
+                groups.setdefault(found.group, {})[name] = found.values
+        axes = [[{name: v} for v in found.values] for name, found in ranges.items() if found.group is None]
+        axes += [_zipped(group, columns) for group, columns in groups.items()]
+        for chosen in itertools.product(*axes):
+            yield self.replace(**{name: value for part in chosen for name, value in part.items()})
+
+    def replace(self, **changes: Any) -> Self:
+        return type(self)(**{**{n: copy.deepcopy(getattr(self, n)) for n in self.fields()}, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {n: _plain(getattr(self, n)) for n in self.fields()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(**{n: _restored(v, cls.fields().get(n)) for n, v in values.items()})
+
+    def problems(self) -> list[str]:
+        """All that speaks against starting, each in a sentence; subclasses add their own."""
+        found = []
+        if (self.epochs is None) == (self.max_steps is None):
+            found.append("give exactly one of epochs and max_steps")
+        for name in ("epochs", "max_steps", "lr", "batch_size", "accumulate", "keep_models"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Range) and value <= 0:
+                found.append(f"{name} is {value}, and should be above 0")
+        for name in ("warmup", "ending_lr_ratio", "ema"):
+            value = getattr(self, name)
+            if not isinstance(value, Range) and not 0 <= value <= 1:
+                found.append(f"{name} is {value}, and should be between 0 and 1")
+        return found
+
+    def check(self) -> None:
+        if found := self.problems():
+            raise UsageError(f"{type(self).__name__}: {'; '.join(found)}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self.fields())})"
+
+
+def _zipped(group: str, columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        raise UsageError(f"the ranges of group {group!r} go hand in hand, but {told} values")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Range):
+        return {"range": [_plain(v) for v in value.values], **({"group": value.group} if value.group else {})}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    try:
+        json.dumps(value)
+    except TypeError:
+        return str(value)
+    return value
+
+
+def _restored(value: Any, hint: Any) -> Any:
+    if isinstance(value, dict) and set(value) in ({"range"}, {"range", "group"}):
+        return Range([_restored(v, hint) for v in value["range"]], group=value.get("group"))
+    if isinstance(value, list) and hint is not None and not fits(value, hint):
+        return tuple(value)
+    return value
