@@ -89,6 +89,7 @@ def serve() -> None:
 def _become(request: dict[str, object]) -> None:
     code = 1
     try:
+        os.setsid()
         log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from shoal.sdk.saving import layout
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
-KILLS = int(os.environ.get("SHOAL_KILLS", "20"))
+KILLS = int(os.environ.get("SHOAL_KILLS", "6"))
 WORKER = Path(__file__).with_name("resume_worker.py")
 SAMPLES, SEED, EPOCHS = 61, 3, 3
 
@@ -64,6 +65,10 @@ class Forks:
 
     def wait(self, pids: list[int]) -> list[int]:
         codes = [self._ask({"wait": pid}) for pid in pids]
+        for pid in pids:
+            # A DataLoader worker that was just being started does not notice that its parent is gone; agents sweep so too.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
         self._running -= set(pids)
         return codes
 
@@ -114,6 +119,7 @@ def test_killed_at_random_instants_the_final_weights_are_bit_identical(
         directory, lineage = tmp_path / str(lineage), lineage + 1
         num_workers = 2 * (lineage % 2)
         while True:
+            (directory / "final.0").unlink(missing_ok=True)  # of a rank that was killed after it had come to the end
             pids = forks.start(directory, 2, num_workers=num_workers, every=2, pace_s=0.04)
             if kills >= KILLS:
                 assert forks.wait(pids) == [0, 0], logs(directory)
@@ -130,7 +136,7 @@ def test_killed_at_random_instants_the_final_weights_are_bit_identical(
         assert_same_end(unbroken, directory, f"lineage {lineage}, num_workers={num_workers}")
         assert_every_sample_once(directory)
         resumes += sum(r["k"] == "d" and r["from"] > 0 for r in records(directory))
-    assert resumes >= KILLS // 4, "most kills came too early to test anything"
+    assert resumes >= KILLS // 2, "most kills came too early to test anything"
 
 
 def test_killed_with_four_workers_it_goes_on_with_two_one_and_three_in_the_same_order(
