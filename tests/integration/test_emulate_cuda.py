@@ -131,8 +131,9 @@ mean = torch.tensor([float(local_rank)], device=device)
 dist.all_reduce(mean, op=dist.ReduceOp.AVG)
 dist.barrier(device_ids=[local_rank])
 weights = model.module.weight.detach().cpu().flatten().tolist()
-print(json.dumps({"rank": dist.get_rank(), "mean": mean.item(), "weights": weights, "device": str(mean.device),
-                  "count": torch.cuda.device_count(), "current": torch.cuda.current_device()}), flush=True)
+said = json.dumps({"rank": dist.get_rank(), "mean": mean.item(), "weights": weights, "device": str(mean.device),
+                   "count": torch.cuda.device_count(), "current": torch.cuda.current_device()})
+print(said + chr(10), end="", flush=True)  # in one write: workers of torchrun share a pipe
 dist.destroy_process_group()
 """
 
