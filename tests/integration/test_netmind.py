@@ -182,7 +182,7 @@ def test_a_script_that_skips_goes_on_after_kill_9_as_if_nothing_had_happened(ser
         )  # fmt: skip
     deadline = time.monotonic() + 90
     with server.client() as client:
-        while not [c for c in client.checkpoints.list("killed") if c.step == 14]:
+        while not client.checkpoints.list("killed"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
     job = server.inspect("killed")["id"]
@@ -190,7 +190,8 @@ def test_a_script_that_skips_goes_on_after_kill_9_as_if_nothing_had_happened(ser
     view = server.wait_for("killed", lambda j: j.status.is_terminal, "recovers", 90)
     log = server.cli("training", "logs", "killed").stdout
     assert (view.status, view.attempts) == ("succeeded", 2), log[-3000:]
-    assert "starts at epoch 1 step 14" in log
+    # The save at step 14 is left out if the one before is still being written.
+    assert "starts at epoch 1 step 14" in log or "starts at epoch 0 step 7" in log
     server.wait_for("unbroken", lambda j: j.status.is_terminal)
     killed, unbroken = (server.json("training", "metrics", name) for name in ("killed", "unbroken"))
     assert [step for step, _ in killed["loss"]] == list(range(1, 31))
