@@ -212,6 +212,7 @@ class Run(Facts):
                 if status == "finished" and last_save and self._saves_itself and self._step > self._saved_step:
                     self._training.checkpoint(self._step, self._last)
                 self._training.close(_WRITE_S, save=clean)
+        self._spool.flush()
         if self._main and (self._spool.is_open or self._context.on_platform):
             self._progress(done=status == "finished")
             self._tell("f", i=self._step, status=status, why=why)

@@ -1,7 +1,8 @@
 """The spool: what a rank has to tell, one JSON line per record, appended to a local file and never to the network.
 
-A line is one os.write: measured at under 2 µs, cheaper than any buffer that needs a thread to empty it, and a process
-killed at any instant has lost at most the line it was in.
+Steps are put down as they are and written by a thread, some times a second: between two training steps no cache is warm,
+and making and writing a line there costs six times what it costs in a row. Every other record is written at once, after the
+steps before it. So a process that is killed has lost a fraction of a second of steps, none of them before its last checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ _PATIENT = frozenset("hdlw")
 """Kinds that alone are no reason to make a run directory."""
 _RETRY_S = 5.0
 _HELD_AT_MOST = 10_000
+_FLUSH_S = 0.25
+_AT_ONCE = 2_000
+"""Steps that wait at most, and that are written together."""
 _float_repr = float.__repr__
 
 
@@ -48,6 +53,11 @@ class Spool:
         self._held: list[tuple[float, str, dict[str, Any]]] = []
         self._keys: dict[str, str] = {}
         self._closed = False
+        self._steps: deque[tuple[int, Mapping[str, float], float]] = deque()
+        self._flusher: threading.Thread | None = None
+        self._is_told = False
+        """The flusher knows that there is something to write."""
+        self._news, self._ended = threading.Event(), threading.Event()
 
     @property
     def is_open(self) -> bool:
@@ -61,6 +71,7 @@ class Spool:
                 self.checkpoint_at = now
             if self._closed:
                 return
+            self._write_steps()
             if self._fd < 0:
                 if kind in _PATIENT and not self._context.on_platform and len(self._held) < _HELD_AT_MOST:
                     self._held.append((now, kind, fields))
@@ -72,29 +83,74 @@ class Spool:
                 self.dropped += 1
 
     def write_step(self, step: int, values: Mapping[str, float], now: float) -> None:
-        """Append one k="s" record: the hot path. Values are plain floats and ints, checked by the caller."""
+        """Put down one k="s" record: the hot path. Values are plain floats and ints, checked by the caller, who lets go of them."""
+        self._steps.append((step, values, now))
+        if not self._is_told:
+            self._is_told = True
+            self._tell_flusher()
+        elif len(self._steps) >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the steps that were put down so far."""
+        if self._steps:
+            with self._lock:
+                self._write_steps()
+
+    def _tell_flusher(self) -> None:
+        if self._flusher is None:
+            self.flush()  # the first step makes the file, at once
+            self._flusher = threading.Thread(target=self._keep_flushing, name="shoal-spool", daemon=True)
+            self._flusher.start()
+        self._news.set()
+
+    def _keep_flushing(self) -> None:
+        while not self._closed:
+            self._news.wait()
+            self._ended.wait(_FLUSH_S)
+            self._news.clear()
+            self._is_told = False  # from here on a new step says so again
+            self.flush()
+
+    def _write_steps(self) -> None:
+        lines: list[str] = []
+        steps = self._steps
+        while steps:
+            step, values, now = steps.popleft()
+            if self._closed or (self._fd < 0 and not self._open(now)):
+                self.dropped += 1
+                continue
+            lines.append(
+                f'{{"t":{now:.3f},"n":{self._line + len(lines)},"k":"s","i":{step},"v":{{{self._inner(values)}}}}}'
+            )
+            if len(lines) >= _AT_ONCE:
+                self._write_lines(lines)
+                lines = []
+        if lines:
+            self._write_lines(lines)
+
+    def _write_lines(self, lines: list[str]) -> None:
+        data = "\n".join([*lines, ""]).encode()
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, "cut short")
+            self._line += len(lines)
+        except OSError as error:
+            self._give_up(error)
+            self.dropped += len(lines)
+
+    def _inner(self, values: Mapping[str, float]) -> str:
         keys = self._keys
-        inner = ""
+        inner = []
         for name, value in values.items():
             key = keys.get(name)
             if key is None:
                 key = keys[name] = f"{json.dumps(name)}:"
             text = _float_repr(value) if value.__class__ is float else number(value)
             # Only nan and inf have an n in them.
-            inner += f'{key}"{text}",' if "n" in text else f"{key}{text},"
-        with self._lock:
-            if self._fd < 0 and not self._open(now):
-                self.dropped += 1
-                return
-            data = f'{{"t":{now:.3f},"n":{self._line},"k":"s","i":{step},"v":{{{inner[:-1]}}}}}\n'.encode()
-            try:
-                if os.write(self._fd, data) == len(data):
-                    self._line += 1
-                    return
-                raise OSError(errno.ENOSPC, "cut short")
-            except OSError as error:
-                self._give_up(error)
-                self.dropped += 1
+            inner.append(f'{key}"{text}"' if "n" in text else f"{key}{text}")
+        return ",".join(inner)
 
     def check(self) -> None:
         """Follow the file if somebody removed it. Costs a system call: for once a second, not for every step."""
@@ -110,16 +166,22 @@ class Spool:
 
     def close(self) -> None:
         with self._lock:
+            self._write_steps()
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd, self._closed = -1, True
+        self._ended.set()
+        self._news.set()
+        if self._flusher is not None:
+            self._flusher.join()
         if self.dropped:
             logger.warning("shoal: %d records could not be written to %s", self.dropped, self.path)
 
     def forget(self) -> None:
         """In a forked child: the file is the parent's."""
         self._lock = threading.Lock()
-        self._closed, self._fd = True, -1
+        self._closed, self._fd, self._flusher = True, -1, None
+        self._steps.clear()
 
     def _append(self, now: float, kind: str, fields: Mapping[str, Any]) -> bool:
         body = json.dumps(fields, default=str, separators=(",", ":"))[1:-1]

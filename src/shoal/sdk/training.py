@@ -295,4 +295,5 @@ class Training:
             return
         for _, ledger in setup.ledgers:
             ledger.flush()
+        self._spool.flush()  # what led to a checkpoint is on disk before it
         setup.save(due.step, due.metrics, may_skip=due.may_skip, overlap=due.overlap, wait=wait)

@@ -4,12 +4,19 @@ import logging
 import os
 import shutil
 import threading
+import time
 
 import pytest
 
 from shoal.sdk import spool as spool_module
 from shoal.sdk.context import read_context
 from shoal.sdk.spool import Spool, quoted
+
+
+def put(spool, step, values, now):
+    """A step, on disk before the flusher comes by."""
+    spool.write_step(step, values, now)
+    spool.flush()
 
 
 class Clock:
@@ -37,27 +44,27 @@ def records(spool):
 
 
 def test_a_step_is_one_line_with_time_number_and_values(spool):
-    spool.write_step(7, {"loss": 0.25, "n": 3}, 12.3456)
+    put(spool, 7, {"loss": 0.25, "n": 3}, 12.3456)
     assert records(spool) == [{"t": 12.346, "n": 0, "k": "s", "i": 7, "v": {"loss": 0.25, "n": 3}}]
 
 
 def test_numbers_survive_exactly(spool):
     values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 1.7976931348623157e308, "d": -0.0, "e": 2**80}
-    spool.write_step(1, values, 0.0)
+    put(spool, 1, values, 0.0)
     assert records(spool)[0]["v"] == values
 
 
 def test_not_a_number_and_infinity_are_quoted(spool):
     values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "n": 1.0}
-    spool.write_step(1, values, 0.0)
+    put(spool, 1, values, 0.0)
     assert records(spool)[0]["v"] == {"a": "nan", "b": "inf", "c": "-inf", "n": 1.0}
     assert quoted({**values, "text": "x"}) == {"a": "nan", "b": "inf", "c": "-inf", "n": 1.0, "text": "x"}
 
 
 @pytest.mark.parametrize("name", ['q"uote', "back\\slash", "new\nline", "Übung/损失", "", "{}", "%s"])
 def test_any_text_can_be_a_metric_name(spool, name):
-    spool.write_step(1, {name: 1.0}, 0.0)
-    spool.write_step(2, {name: 2.0}, 0.0)
+    put(spool, 1, {name: 1.0}, 0.0)
+    put(spool, 2, {name: 2.0}, 0.0)
     assert [r["v"] for r in records(spool)] == [{name: 1.0}, {name: 2.0}]
 
 
@@ -66,7 +73,7 @@ def test_what_is_no_reason_for_a_directory_waits_for_one_that_is(spool, clock):
     spool.write("w", code="x", text="y")
     assert not spool.path.parent.parent.exists()
     clock.now = 2000.0
-    spool.write_step(1, {"loss": 1.0}, clock.now)
+    put(spool, 1, {"loss": 1.0}, clock.now)
     assert [(r["k"], r["n"], r["t"]) for r in records(spool)] == [("h", 0, 1000.0), ("w", 1, 1000.0), ("s", 2, 2000.0)]
 
 
@@ -81,13 +88,13 @@ def test_on_the_platform_nothing_waits(tmp_path):
 def test_a_second_process_goes_on_counting_and_heals_a_torn_line(tmp_path, clock):
     context = read_context("t", tmp_path / "run", {})
     first = Spool(context, clock=clock)
-    first.write_step(1, {"loss": 1.0}, 0.0)
-    first.write_step(2, {"loss": 1.0}, 0.0)
+    put(first, 1, {"loss": 1.0}, 0.0)
+    put(first, 2, {"loss": 1.0}, 0.0)
     first.close()
     with first.path.open("ab") as file:
         file.write(b'{"t":1.0,"n":2,"k":"s","i":3,"v":{"lo')
     second = Spool(context, clock=clock)
-    second.write_step(3, {"loss": 2.0}, 0.0)
+    put(second, 3, {"loss": 2.0}, 0.0)
     second.close()
     lines = second.path.read_bytes().splitlines()
     assert len(lines) == 5
@@ -102,12 +109,12 @@ def test_a_directory_that_cannot_be_made_costs_the_records_and_one_warning(tmp_p
     spool = Spool(read_context("t", tmp_path / "run", {}), clock=clock)
     with caplog.at_level(logging.WARNING):
         for step in range(100):
-            spool.write_step(step, {"loss": 1.0}, clock.now)
+            put(spool, step, {"loss": 1.0}, clock.now)
     assert spool.dropped == 100
     assert len(caplog.records) == 1
     (tmp_path / "run").unlink()
     clock.now += 60
-    spool.write_step(100, {"loss": 1.0}, clock.now)
+    put(spool, 100, {"loss": 1.0}, clock.now)
     assert [(r["k"], r.get("i"), r.get("code")) for r in records(spool)] == [
         ("w", None, "spool_dropped"),
         ("s", 100, None),
@@ -117,7 +124,7 @@ def test_a_directory_that_cannot_be_made_costs_the_records_and_one_warning(tmp_p
 
 
 def test_a_full_disk_costs_records_not_the_training_and_is_told_later(spool, clock, monkeypatch, caplog):
-    spool.write_step(1, {"loss": 1.0}, clock.now)
+    put(spool, 1, {"loss": 1.0}, clock.now)
     real, room = os.write, 20
 
     def small_disk(fd, data):
@@ -132,13 +139,13 @@ def test_a_full_disk_costs_records_not_the_training_and_is_told_later(spool, clo
     with caplog.at_level(logging.WARNING):
         for step in range(2, 50):
             clock.now += 1
-            spool.write_step(step, {"loss": 1.0}, clock.now)
+            put(spool, step, {"loss": 1.0}, clock.now)
             spool.write("e", i=step, v={"acc": 1.0})
     assert len(caplog.records) == 1
     assert spool.dropped == 96
     monkeypatch.setattr(spool_module.os, "write", real)
     clock.now += 60
-    spool.write_step(50, {"loss": 1.0}, clock.now)
+    put(spool, 50, {"loss": 1.0}, clock.now)
     lines = spool.path.read_bytes().splitlines()
     good = [json.loads(line) for at, line in enumerate(lines) if at != 1]
     assert [r["n"] for r in good] == [n for n in range(len(lines)) if n != 1]
@@ -147,11 +154,11 @@ def test_a_full_disk_costs_records_not_the_training_and_is_told_later(spool, clo
 
 
 def test_a_removed_directory_is_made_anew(spool, clock):
-    spool.write_step(1, {"loss": 1.0}, clock.now)
+    put(spool, 1, {"loss": 1.0}, clock.now)
     shutil.rmtree(spool.path.parent.parent)
-    spool.write_step(2, {"loss": 1.0}, clock.now)
+    put(spool, 2, {"loss": 1.0}, clock.now)
     spool.check()
-    spool.write_step(3, {"loss": 1.0}, clock.now)
+    put(spool, 3, {"loss": 1.0}, clock.now)
     assert [(r["n"], r["i"]) for r in records(spool)] == [(0, 3)]
 
 
@@ -159,7 +166,7 @@ def test_line_numbers_are_right_with_several_threads(spool):
     def many(kind):
         for step in range(300):
             if kind == "s":
-                spool.write_step(step, {"loss": 1.0}, 0.0)
+                put(spool, step, {"loss": 1.0}, 0.0)
             else:
                 spool.write("l", name=kind, e=step)
 
@@ -173,11 +180,11 @@ def test_line_numbers_are_right_with_several_threads(spool):
 
 
 def test_a_forked_child_writes_nothing(spool):
-    spool.write_step(1, {"loss": 1.0}, 0.0)
+    put(spool, 1, {"loss": 1.0}, 0.0)
     pid = os.fork()
     if pid == 0:
         spool.forget()
-        spool.write_step(2, {"loss": 1.0}, 0.0)
+        put(spool, 2, {"loss": 1.0}, 0.0)
         spool.write("e", i=2, v={})
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
@@ -185,8 +192,26 @@ def test_a_forked_child_writes_nothing(spool):
 
 
 def test_after_closing_nothing_is_written(spool):
-    spool.write_step(1, {"loss": 1.0}, 0.0)
+    put(spool, 1, {"loss": 1.0}, 0.0)
     spool.close()
-    spool.write_step(2, {"loss": 1.0}, 0.0)
+    put(spool, 2, {"loss": 1.0}, 0.0)
     spool.write("e", i=2, v={})
     assert len(records(spool)) == 1
+
+
+def test_steps_are_written_soon_without_being_asked_and_before_any_other_record(spool):
+    for step in range(3):
+        spool.write_step(step, {"loss": 1.0}, 0.0)
+    deadline = time.monotonic() + 30
+    while len(spool.path.read_text().splitlines()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    spool.write_step(3, {"loss": 1.0}, 0.0)
+    spool.write("e", i=3, v={"loss": 0.5})
+    found = [json.loads(line) for line in spool.path.read_text().splitlines()]
+    assert [(r["k"], r["i"], r["n"]) for r in found] == [
+        ("s", 0, 0),
+        ("s", 1, 1),
+        ("s", 2, 2),
+        ("s", 3, 3),
+        ("e", 3, 4),
+    ]

@@ -10,6 +10,12 @@ from shoal.sdk.spool import Spool
 from shoal.sdk.trackers import Mirror, make
 
 
+def put(spool, step, values, now):
+    """A step, on disk before the flusher comes by."""
+    spool.write_step(step, values, now)
+    spool.flush()
+
+
 class Notes:
     """A tracker that remembers."""
 
@@ -44,7 +50,7 @@ def test_everything_in_the_spool_reaches_the_tracker_in_order(spool):
     notes = Notes()
     following = mirror(spool, notes)
     following.start()
-    spool.write_step(1, {"loss": 1.0, "bad": float("inf")}, 0.0)
+    put(spool, 1, {"loss": 1.0, "bad": float("inf")}, 0.0)
     spool.write("e", i=1, v={"acc": 0.5, "note": "fine"})
     spool.write("m", i=1, name="x", type="image", file="media/x.png", mime="image/png")
     spool.write("p", i=1)
@@ -59,11 +65,11 @@ def test_everything_in_the_spool_reaches_the_tracker_in_order(spool):
 
 
 def test_what_an_earlier_process_wrote_is_not_told_again(spool):
-    spool.write_step(1, {"loss": 1.0}, 0.0)
+    put(spool, 1, {"loss": 1.0}, 0.0)
     notes = Notes()
     following = mirror(spool, notes)
     following.start()
-    spool.write_step(2, {"loss": 2.0}, 0.0)
+    put(spool, 2, {"loss": 2.0}, 0.0)
     following.close()
     assert [c[1] for c in notes.calls if c[0] == "log"] == [2]
 
@@ -82,7 +88,7 @@ def test_an_object_with_log_alone_will_do_and_one_that_fails_does_not_harm_the_r
     following = mirror(spool, Broken(), Least())
     following.start()
     for step in range(3):
-        spool.write_step(step, {"loss": 1.0}, 0.0)
+        put(spool, step, {"loss": 1.0}, 0.0)
     following.close()
     assert Least.steps == [0, 1, 2]
     assert "Broken failed and gets no more metrics" in caplog.text
@@ -97,7 +103,7 @@ def test_a_hanging_tracker_does_not_hold_the_end_of_the_run(spool, caplog):
 
     following = mirror(spool, Hung())
     following.start()
-    spool.write_step(1, {"loss": 1.0}, 0.0)
+    put(spool, 1, {"loss": 1.0}, 0.0)
     following.close(timeout_s=0.05)
     assert "did not take the last metrics" in caplog.text
     free.set()
@@ -127,8 +133,8 @@ def test_tensorboard_gets_scalars_and_images_if_it_is_installed(spool, tmp_path)
     context = read_context("t", tmp_path, {})
     following = mirror(spool, *make(["tensorboard"], context))
     following.start()
-    spool.write_step(1, {"loss": 0.5}, 0.0)
-    spool.write_step(2, {"loss": 0.25}, 0.0)
+    put(spool, 1, {"loss": 0.5}, 0.0)
+    put(spool, 2, {"loss": 0.25}, 0.0)
     import numpy as np
 
     Shelf(context, spool).keep("picture", 2, image(np.zeros((2, 2, 3), np.uint8)))
