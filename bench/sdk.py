@@ -8,7 +8,6 @@ what it adds per step is its median step less the bare loop's of the same round.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
@@ -21,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sdk_frameworks
+
 LOG = Callable[[int, float, float], None]
 NEEDS = {
     "shoal": "shoal",
@@ -30,6 +31,7 @@ NEEDS = {
     "trackio": "trackio",
     "accelerate": "accelerate",
     "fabric": "lightning_fabric",
+    "lightning": "pytorch_lightning",
     "hf trainer": "transformers",
 }
 
@@ -197,82 +199,9 @@ def _trackio(args: argparse.Namespace) -> dict[str, float]:
     os._exit(0)
 
 
-def _accelerate(args: argparse.Namespace) -> dict[str, float]:
-    from accelerate import Accelerator
-
-    accelerator: Any = Accelerator(cpu=True)
-    return _framework(args, lambda m, o, d: accelerator.prepare(m, o, d), accelerator.backward)
-
-
-def _fabric(args: argparse.Namespace) -> dict[str, float]:
-    from lightning_fabric import Fabric
-
-    fabric: Any = Fabric(accelerator="cpu", devices=1)
-
-    def prepare(model: Any, optimizer: Any, loader: Any) -> Any:
-        return (*fabric.setup(model, optimizer), fabric.setup_dataloaders(loader))
-
-    return _framework(args, prepare, fabric.backward)
-
-
-def _framework(args: argparse.Namespace, prepare: Any, backward: Any) -> dict[str, float]:
-    """The same loop through a framework's wrappers, loader included, less the loop with torch's own."""
-    plain = _loop(args, lambda m, o, d: (m, o, d), lambda loss: loss.backward())
-    wrapped = _loop(args, prepare, backward)
-    base = _timed(args, None)
-    return {"step_us": base["step_us"] + wrapped - plain}
-
-
-def _loop(args: argparse.Namespace, prepare: Any, backward: Any) -> float:
-    import torch
-
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loader = torch.utils.data.DataLoader([torch.randn(64)] * 320, batch_size=32)
-    model, optimizer, loader = prepare(model, optimizer, loader)
-    times: list[float] = []
-    while len(times) < args.steps:
-        start = time.perf_counter()
-        for batch in loader:
-            backward(model(batch).square().mean())
-            optimizer.step()
-            optimizer.zero_grad()
-            end = time.perf_counter()
-            times.append(end - start)
-            start = end
-    return statistics.median(times[len(times) // 10 :]) * 1e6
-
-
-def _hf_trainer(args: argparse.Namespace) -> dict[str, float]:
-    import torch
-    from transformers import Trainer, TrainingArguments
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(64, 64)
-
-        def forward(self, x: Any, labels: Any = None) -> Any:
-            return {"loss": self.linear(x).square().mean()}
-
-    data = [{"x": torch.randn(64), "labels": torch.zeros(1)}] * 320
-    options = TrainingArguments(
-        output_dir="out",
-        per_device_train_batch_size=32,
-        max_steps=args.steps,
-        logging_steps=10**9,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    plain = _loop(args, lambda m, o, d: (m, o, d), lambda loss: loss.backward())
-    trainer: Any = Trainer(model=Model(), args=options, train_dataset=data)
-    start = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
-        trainer.train()
-    wrapped = (time.perf_counter() - start) / args.steps * 1e6
+def _framework(args: argparse.Namespace, loop: Callable[[int], float]) -> dict[str, float]:
+    """The same loop through a framework, loader included, less the loop with torch's own."""
+    plain, wrapped = sdk_frameworks.plain(args.steps), loop(args.steps)
     return {"step_us": _timed(args, None)["step_us"] + wrapped - plain}
 
 
@@ -316,9 +245,10 @@ INSIDE: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "wandb": _wandb,
     "mlflow": _mlflow,
     "trackio": _trackio,
-    "accelerate": _accelerate,
-    "fabric": _fabric,
-    "hf trainer": _hf_trainer,
+    "accelerate": lambda args: _framework(args, sdk_frameworks.accelerate),
+    "fabric": lambda args: _framework(args, sdk_frameworks.fabric),
+    "lightning": lambda args: _framework(args, sdk_frameworks.lightning),
+    "hf trainer": lambda args: _framework(args, sdk_frameworks.hf_trainer),
     "not saving": lambda args: _saved_loop(args, None),
     "saving": lambda args: _saved_loop(args, 50),
 }

@@ -269,9 +269,14 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        keeper = Keeper(self._work.root / "output-checkpoint", self._link.another(), self._capture.say)
+        keeper = Keeper(self._work.root / "output-checkpoint", self._link.another(), self._capture.say, self._note_kept)
         keeper.start()
         return keeper
+
+    def _note_kept(self, name: str) -> None:
+        """For a worker that waits until a checkpoint is safe."""
+        with (self._work.spool("sdk") / "kept").open("a") as file:
+            file.write(f"{name}\n")
 
     def _start_reports(self, keeper: Keeper) -> None:
         self._reports.on_checkpoint = keeper.nudge

@@ -46,9 +46,12 @@ class _Known:
 
 
 class Keeper(threading.Thread):
-    def __init__(self, output: Path, link: Link, say: Callable[[str], None]):
+    def __init__(
+        self, output: Path, link: Link, say: Callable[[str], None], kept: Callable[[str], None] = lambda name: None
+    ):
+        """`kept` is called with the name of each checkpoint the server has committed."""
         super().__init__(name="keeper", daemon=True)
-        self._output, self._link, self._say = output, link, say
+        self._output, self._link, self._say, self._kept = output, link, say, kept
         self._known: dict[str, _Known] = {}
         self._leave = threading.Event()
         self._news = threading.Event()
@@ -126,6 +129,7 @@ class Keeper(threading.Thread):
             }
             commit(self._link, "/checkpoints", body, packed, self._check_time)
             known.done = True
+            self._kept(name)
         except (Fenced, AuthError, NotFound) as error:
             logger.info("no more checkpoints are taken: %s", error)
             self._given_up = True

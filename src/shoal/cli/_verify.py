@@ -15,7 +15,6 @@ from shoal.core.errors import Internal, JobFailed, MissingExtra, UsageError
 from shoal.sdk.ledger import audit
 from shoal.sdk.verify import MARK
 
-CAPTURE_S = 1.0
 _PARTS = {
     "model.pt": "a weight of the model",
     "optimizer.pt": "the optimizer's state",
@@ -46,9 +45,9 @@ class Plan:
     def last(self) -> int:
         return self.steps + self.more
 
-    def asked(self, *, kill: bool, capture_s: float = 0.0) -> str:
-        """The value of SHOAL_VERIFY."""
-        killing = {"kill_at": self.steps, "capture_s": capture_s} if kill else {}
+    def asked(self, *, kill: bool, captured: bool = False) -> str:
+        """The value of SHOAL_VERIFY. `captured`: an agent must have brought the checkpoint to the server before the kill."""
+        killing = {"kill_at": self.steps, "captured": captured} if kill else {}
         return json.dumps({"stop_at": self.last, **killing})
 
 

@@ -135,7 +135,6 @@ def _scratch() -> Iterator[Path]:
 
 
 def _submit(client: Client, job: JobView, plan: Plan, limit_s: float) -> list[JobView]:
-    from shoal.cli._verify import CAPTURE_S
 
     tag = secrets.token_hex(2)
     made = []
@@ -145,7 +144,7 @@ def _submit(client: Client, job: JobView, plan: Plan, limit_s: float) -> list[Jo
                 "name": f"{job.name[:40]}-verify-{tag}-{name}",
                 "min_nodes": job.nodes,
                 "max_nodes": job.nodes,
-                "env": job.spec.env | {VARIABLE: plan.asked(kill=kill, capture_s=CAPTURE_S)},
+                "env": job.spec.env | {VARIABLE: plan.asked(kill=kill, captured=True)},
                 "max_restarts": 1 if kill else 0,
                 "time_limit_s": max(1, round(limit_s)),
                 "keep_last": None,

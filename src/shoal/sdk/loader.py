@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -78,35 +78,21 @@ class PreparedLoader(data.DataLoader):  # type: ignore[misc]
         self.__dict__.update(batch_size=like.batch_size, drop_last=like.drop_last, sampler=sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        feed, host = self._shoal_feed, self._shoal_host
-        if not feed.begin(in_loop=_asked_by_loop(sys._getframe(1))):
-            host.pass_skipped(feed)
-            return
-        host.pass_begins(feed)
-        try:
-            batches = super().__iter__()
-            in_process = self.num_workers == 0 and self._shoal_draws
-            while True:
-                put_back = keep_cpu() if in_process else None
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    break
-                finally:
-                    if put_back is not None:
-                        put_back()
-                micro = self.batch_sampler.taken()
-                feed.take(micro)
-                host.took(feed, micro)
-                yield batch
-                feed.is_used = True
-                host.iteration_over(feed)
-                if host.shortened(feed):
-                    break
-            feed.end()
-        finally:
-            host.pass_ended(feed)
-            feed.leave()
+        return _one_pass(self._shoal_feed, self._shoal_host, self._batches)
+
+    def _batches(self) -> Iterator[tuple[Micro, Any]]:
+        batches = super().__iter__()
+        in_process = self.num_workers == 0 and self._shoal_draws
+        while True:
+            put_back = keep_cpu() if in_process else None
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                if put_back is not None:
+                    put_back()
+            yield self.batch_sampler.taken(), batch
 
     def set_epoch(self, epoch: int) -> None:
         """Harmless: the epoch is counted by the feed."""
@@ -169,28 +155,36 @@ def count(loader: Any, feed: CountedFeed, host: Host) -> Any:
     """The very same object, counting from now on."""
     kind = type(loader)
     if not hasattr(kind, "_shoal_counts"):
-        members = {"__iter__": lambda own: _counted(own, kind), "__module__": kind.__module__, "_shoal_counts": True}
+
+        def passes(own: Any) -> Iterator[Any]:
+            return _one_pass(own._shoal_feed, own._shoal_host, lambda: _counted(own, kind))
+
+        members = {"__iter__": passes, "__module__": kind.__module__, "_shoal_counts": True}
         loader.__class__ = type(kind.__name__, (kind,), members)
     loader.__dict__.update(_shoal_feed=feed, _shoal_host=host, _shoal_goes_on=False)
     return loader
 
 
-def _counted(loader: Any, kind: Any) -> Iterator[Any]:
-    """A pass over a loader whose order is its own."""
-    feed, host = loader._shoal_feed, loader._shoal_host
+def _counted(loader: Any, kind: Any) -> Iterator[tuple[Micro, Any]]:
+    """The batches of a loader whose order is its own, from where its feed stands."""
+    feed = loader._shoal_feed
+    goes_on, loader.__dict__["_shoal_goes_on"] = loader._shoal_goes_on, False
+    done = feed.batch * feed.parts
+    if not goes_on and callable(set_epoch := getattr(loader, "set_epoch", None)):
+        set_epoch(feed.epoch)
+    for number, batch in enumerate(kind.__iter__(loader), done if goes_on else 0):
+        if number >= done:
+            yield feed.micro(number), batch
+
+
+def _one_pass(feed: Feed, host: Host, batches: Callable[[], Iterator[tuple[Micro, Any]]]) -> Iterator[Any]:
+    """What comes after the `yield` runs when the loop asks for the next batch, or leaves."""
     if not feed.begin(in_loop=_asked_by_loop(sys._getframe(1))):
         host.pass_skipped(feed)
         return
     host.pass_begins(feed)
-    goes_on, loader.__dict__["_shoal_goes_on"] = loader._shoal_goes_on, False
-    done = feed.batch * feed.parts
     try:
-        if not goes_on and callable(set_epoch := getattr(loader, "set_epoch", None)):
-            set_epoch(feed.epoch)
-        for number, batch in enumerate(kind.__iter__(loader), done if goes_on else 0):
-            if number < done:
-                continue
-            micro = feed.micro(number)
+        for micro, batch in batches():
             feed.take(micro)
             host.took(feed, micro)
             yield batch

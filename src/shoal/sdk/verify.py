@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.core.errors import UsageError
+from shoal.sdk.saving.layout import name_of
 
 VARIABLE = "SHOAL_VERIFY"
 MARK = "[shoal] verify-resume: "
-_BYTES_PER_S = 50e6
+_KEPT_WITHIN_S = 600.0
+_POLL_S = 0.05
 
 
 class Runner(Protocol):
@@ -29,8 +31,6 @@ class Runner(Protocol):
     def is_main(self) -> bool: ...
     @property
     def resumed(self) -> bool: ...
-    @property
-    def output_dir(self) -> Path: ...
     def checkpoint(self, wait: bool = False) -> None: ...
     def finish(self) -> None: ...
 
@@ -42,9 +42,9 @@ class Iterations(Protocol):
 
 
 class Verify:
-    def __init__(self, *, stop_at: int, kill_at: int | None = None, capture_s: float = 0.0):
-        """`kill_at` None: this is the unbroken run, or the attempt after the kill. `capture_s`: given to an agent before it."""
-        self._stop_at, self._kill_at, self._capture_s = stop_at, kill_at, capture_s
+    def __init__(self, *, stop_at: int, kill_at: int | None = None, kept: Path | None = None):
+        """`kill_at` None: this is the unbroken run, or the attempt after the kill. `kept`: where an agent lists what is safe."""
+        self._stop_at, self._kill_at, self._kept = stop_at, kill_at, kept
         self._told_start = False
 
     @classmethod
@@ -60,7 +60,7 @@ class Verify:
             return cls(
                 stop_at=int(asked["stop_at"]),
                 kill_at=None if kill_at is None else int(kill_at),
-                capture_s=float(asked.get("capture_s", 0)),
+                kept=Path(env["SHOAL_SPOOL"], "kept") if asked.get("captured") else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(f"{VARIABLE}={text!r} is not understood") from None
@@ -88,14 +88,17 @@ class Verify:
         """As a crash would have it: nothing more is written, nothing is said goodbye to."""
         run.checkpoint(wait=True)
         if run.is_main:
-            # Once we are dead, the agent has a few seconds only to send it to the server.
-            time.sleep(self._capture_s * (1 + _size(run.output_dir) / _BYTES_PER_S))
+            self._wait_until_kept(name_of(step))
             _tell(run, "killed", step)
             os.kill(os.getpid(), signal.SIGKILL)
 
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    def _wait_until_kept(self, name: str) -> None:
+        """Once we are dead, the agent has a few seconds only to send it to the server."""
+        deadline = time.monotonic() + _KEPT_WITHIN_S
+        while self._kept is not None and time.monotonic() < deadline:
+            if self._kept.exists() and name in self._kept.read_text().splitlines():
+                return
+            time.sleep(_POLL_S)
 
 
 def _tell(run: Runner, event: str, step: int) -> None:

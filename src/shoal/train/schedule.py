@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 
@@ -18,11 +19,7 @@ class Linear(NamedTuple):
     ending: float = 1e-5
 
     def __call__(self, seen: int) -> float:
-        warm = int(self.warmup * self.target)
-        if seen <= warm and warm > 0:
-            return seen / warm
-        left = max(self.target - seen, 0) / max(1, self.target - warm)
-        return self.ending + (1 - self.ending) * left
+        return _risen(self, seen, lambda left: self.ending + (1 - self.ending) * left)
 
 
 class Cosine(NamedTuple):
@@ -33,11 +30,8 @@ class Cosine(NamedTuple):
     ending: float = 1e-5
 
     def __call__(self, seen: int) -> float:
-        warm = int(self.warmup * self.target)
-        if seen <= warm and warm > 0:
-            return seen / warm
-        done = min(1.0, (seen - warm) / max(1, self.target - warm))
-        return self.ending + (1 - self.ending) * 0.5 * (1 + math.cos(math.pi * done))
+        fallen = (1 - self.ending) * 0.5
+        return _risen(self, seen, lambda left: self.ending + fallen * (1 - math.cos(math.pi * left)))
 
 
 class Stepwise(NamedTuple):
@@ -58,5 +52,12 @@ class Constant(NamedTuple):
     warmup: float = 0.0
 
     def __call__(self, seen: int) -> float:
-        warm = int(self.warmup * self.target)
-        return seen / warm if seen <= warm and warm > 0 else 1.0
+        return _risen(self, seen, lambda left: 1.0)
+
+
+def _risen(schedule: Linear | Cosine | Constant, seen: int, after: Callable[[float], float]) -> float:
+    """Up over the warm-up; then `after` of the share of the way that is left."""
+    warm = int(schedule.warmup * schedule.target)
+    if seen <= warm and warm > 0:
+        return seen / warm
+    return after(max(schedule.target - seen, 0) / max(1, schedule.target - warm))

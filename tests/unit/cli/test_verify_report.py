@@ -19,7 +19,7 @@ def evidence(events, path="checkpoint", failure=None):
 
 def test_the_plan_is_what_the_sdk_understands():
     assert json.loads(PLAN.asked(kill=False)) == {"stop_at": 8}
-    assert Verify.from_env({"SHOAL_VERIFY": PLAN.asked(kill=True, capture_s=1.0), "SHOAL_ATTEMPT": "1"}) is not None
+    assert Verify.from_env({"SHOAL_VERIFY": PLAN.asked(kill=True, captured=True), "SHOAL_SPOOL": "/s"}) is not None
     with pytest.raises(UsageError, match="at least one step"):
         Plan(0, 1)
 

@@ -110,3 +110,21 @@ print("still here")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -9 and done.stdout == "saved\n" and '"killed", "step": 2' in done.stderr
+
+
+def test_it_dies_only_once_the_agent_has_listed_the_checkpoint_as_kept(tmp_path, monkeypatch):
+    verify = Verify.from_env(
+        {"SHOAL_VERIFY": json.dumps({"stop_at": 3, "kill_at": 2, "captured": True}), "SHOAL_SPOOL": str(tmp_path)}
+    )
+    died, polls = [], []
+    monkeypatch.setattr("shoal.sdk.verify.os.kill", lambda pid, signum: died.append((tmp_path / "kept").read_text()))
+
+    def poll(seconds):
+        polls.append(seconds)
+        (tmp_path / "kept").write_text("step-000000001\n" + ("step-000000002\n" if len(polls) == 3 else ""))
+
+    monkeypatch.setattr("shoal.sdk.verify.time.sleep", poll)
+    run, training = Run(), Iterations()
+    verify.after_step(run, training, 2)
+    training.end()
+    assert died == ["step-000000001\nstep-000000002\n"] and len(polls) == 3
