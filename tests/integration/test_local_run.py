@@ -273,6 +273,8 @@ def test_with_json_the_result_is_the_only_thing_on_stdout(here):
         (("nothing.py",), "There is no nothing.py"),
         (("--data", "x=missing", "train.py"), "is not a folder"),
         (("--nproc", "-1", "train.py"), "at least one worker"),
+        (("--nproc", "0", "train.py"), "at least one worker"),
+        (("trian.py",), "shoal run train.py"),
         (("--resume",), "There is no run in"),
         (("train.py", "--lr", "3"), "goes after `--`"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,7 @@ _MANY = Parameter(consume_multiple=False, allow_leading_hyphen=True)
 
 def run(
     *entry: str,
-    nproc: Annotated[int, Parameter(name=("--nproc", "-n"))] = 0,
+    nproc: Annotated[int | None, Parameter(name=("--nproc", "-n"))] = None,
     name: str | None = None,
     folder: Annotated[Path | None, Parameter(name="--dir")] = None,
     resume: bool = False,
@@ -120,12 +121,12 @@ def _split_off_run_dir(words: list[str], folder: Path | None) -> tuple[list[str]
 
 
 def _open(
-    words: list[str], nproc: int, name: str | None, folder: Path | None, *, resume: bool
+    words: list[str], nproc: int | None, name: str | None, folder: Path | None, *, resume: bool
 ) -> tuple[RunDir, list[str], int]:
     """The run's directory, the command line and the number of workers."""
     from shoal.cli._run_dir import RunDir
 
-    if nproc < 0:
+    if nproc is not None and nproc < 1:
         raise UsageError(f"--nproc {nproc}: a run needs at least one worker.")
     if resume:
         run_dir = RunDir.find(folder)
@@ -135,7 +136,9 @@ def _open(
     if not words:
         raise UsageError("Say what to run.", hint=f"{out.prog} run train.py")
     if words[0].endswith(".py") and not Path(words[0]).is_file():
-        raise UsageError(f"There is no {words[0]} in {Path.cwd()}.")
+        near = difflib.get_close_matches(words[0], (path.name for path in Path.cwd().glob("*.py")), n=1)
+        hint = f"{out.prog} run {near[0] if near else 'train.py'}"
+        raise UsageError(f"There is no {words[0]} in {Path.cwd()}.", hint=hint)
     if not resume:
         name = check_name(name, "run name") if name else _name_of(words)
         run_dir = RunDir.create(name, words, nproc or 1, folder)

@@ -109,6 +109,8 @@ def verify_script(
         raise UsageError("Say what to run.", hint=f"{out.prog} verify-resume train.py")
     plan = Plan(steps, more)
     values = parse_pairs(env, "--env", "NAME=VALUE") | ({EMULATE_CUDA: "1"} if emulate_cuda else {})
+    if nproc < 1:
+        raise UsageError(f"--nproc {nproc}: a run needs at least one worker.")
     options: dict[str, Any] = {"nproc": nproc, "data": data_folders(data or [])}
     with _scratch() as folder:
         found = [
