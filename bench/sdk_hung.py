@@ -1,8 +1,8 @@
-"""Does training feel it when the server hangs? `python bench/sdk_hung.py [--pairs 40]`
+"""Does training feel it when the server hangs? `python bench/sdk_hung.py [--spans 40]`
 
-A job logs every step of about 3 ms while its server is stopped (SIGSTOP) and let go on, by turns. Neighbouring spans are compared,
-as the machine's own moods last longer than a span. Shown: how much slower steps were with the server hung, as a median over
-pairs with its standard error, and how long `run.finish` took with the server hung.
+A job logs every step of about 3 ms while its server is stopped (SIGSTOP) and let go on, by turns. A span with the server hung is
+compared with those right before and after it, as the machine's own moods last longer. Shown: how much slower steps were with
+the server hung, as a median over spans with its standard error, and how long `run.finish` took with the server hung.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shoal.testing.live import LiveServer, live_server
@@ -50,42 +52,48 @@ with open(sys.argv[2], "w") as file:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=40)
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--spans", type=int, default=40)
+    count = parser.parse_args().spans
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         code, result = Path(folder, "code"), Path(folder, "times.json")
         code.mkdir()
         (code / "train.py").write_text(TRAIN)
         with live_server(Path(folder, "home"), slots=1) as server:
-            spans = _by_turns(server, code, result, pairs)
+            spans = _by_turns(server, code, result, count)
             found = json.loads(result.read_text())
-    changes = [_median(found["times"], hung) / _median(found["times"], well) - 1 for well, hung in spans]
+    took = [_median(found["times"], span) for span in spans]
+    changes = [2 * took[i] / (took[i - 1] + took[i + 1]) - 1 for i in range(1, len(took) - 1, 2)]
     error = 1.25 * statistics.stdev(changes) / len(changes) ** 0.5
-    print(f"steps with the server hung: {statistics.median(changes):+.2%} ± {error:.2%} over {len(changes)} pairs")
+    print(f"steps with the server hung: {statistics.median(changes):+.2%} ± {error:.2%} over {len(changes)} spans")
     print(f"run.finish with the server hung: {found['finish_s']:.3f} s")
 
 
-def _by_turns(
-    server: LiveServer, code: Path, result: Path, pairs: int
-) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    seconds = 2 * pairs * SPAN_S + SPAN_S
+def _by_turns(server: LiveServer, code: Path, result: Path, count: int) -> list[tuple[float, float]]:
+    """Spans, every other one with the server hung; the run ends in a hung one that is not among them."""
+    seconds = (2 * count + 1.5) * SPAN_S
     server.cli("training", "run", "hung", "--dir", str(code), "--", "train.py", str(seconds), str(result))
     while not any(line["text"] == "begins" for line in server.logs("hung")):
         time.sleep(0.1)
     pid = json.loads((server.home / "server" / "server.json").read_text())["pid"]
-    spans = []
-    for _ in range(pairs):
-        well = _span()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            spans.append((well, _span()))
-            last = len(spans) == pairs
-            while last and not result.exists():
-                time.sleep(0.1)
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    spans = [_span()]
+    for _ in range(count):
+        with _hung(pid):
+            spans.append(_span())
+        spans.append(_span())
+    with _hung(pid):
+        while not result.exists():
+            time.sleep(0.1)
     server.wait_for("hung", lambda job: job.status.is_terminal)
     return spans
+
+
+@contextmanager
+def _hung(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def _span() -> tuple[float, float]:

@@ -75,8 +75,8 @@ def _cut(fd: int, at: int, end: int, windows: Windows) -> Iterator[memoryview]:
         last = at + len(window) >= end
         start = 0
         for chunk in cutter.cut_buf(window):
-            # A cut near the window's end might move with what follows it: it is made again in the next window.
-            if not last and len(window) - start < _MAX:
+            # A cut depends on nothing behind it; but where the window ends is no cut: the next window begins with that chunk.
+            if not last and start + chunk.length == len(window):
                 break
             yield window[start : start + chunk.length]
             start += chunk.length

@@ -29,7 +29,7 @@ Sink = Callable[[str, memoryview], None]
 """Called with a hash and its bytes, which may be kept."""
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
-_IN_FLIGHT = 32
+_IN_FLIGHT = 64
 """Chunks read and not yet hashed."""
 _SMALL_GROUP = 48
 _TRIES = 3

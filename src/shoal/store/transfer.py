@@ -28,6 +28,8 @@ TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
 
 _ASK = 10_000
 _BATCH_BYTES = 16 << 20
+_LOCAL_BATCH_BYTES = 32 << 20
+"""To a disk of our own, where each batch is a file to be synced and memory is not held by a server too."""
 _BATCH_COUNT = 512
 _THREADS = 4
 _TRIES = 6
@@ -166,6 +168,7 @@ class _Sender:
     def __init__(self, remote: Remote, threads: int):
         self.sent = 0
         self._remote = remote
+        self._batch_bytes = _LOCAL_BATCH_BYTES if isinstance(remote, ChunkStore) else _BATCH_BYTES
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-send")
         self._room = threading.Semaphore(threads + 1)
         self._lock = threading.Lock()
@@ -193,7 +196,7 @@ class _Sender:
             self._seen.add(name)
             self._batch.append((name, data))
             self._size += len(data)
-            if self._size >= _BATCH_BYTES or len(self._batch) >= _BATCH_COUNT:
+            if self._size >= self._batch_bytes or len(self._batch) >= _BATCH_COUNT:
                 full, self._batch, self._size = self._batch, [], 0
         if full:
             self._submit(full)
