@@ -68,6 +68,8 @@ class Accumulation:
 
     def add_scheduler(self, scheduler: Any) -> None:
         kind = type(scheduler)
+        if not callable(getattr(kind, "step", None)):
+            return
 
         def gated_step(own: Any, *args: Any, **options: Any) -> Any:
             if self.is_replaying():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.core.errors import UsageError
 from shoal.sdk.context import Context
 from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool
@@ -13,6 +14,7 @@ from shoal.sdk.spool import Spool
 if TYPE_CHECKING:
     import torch
 
+    from shoal.sdk.parallel import Parallel
     from shoal.sdk.training import Training
 
 
@@ -83,6 +85,31 @@ class Facts:
     def resumed(self) -> bool:
         """Whether this process went on from a checkpoint."""
         return self._training is not None and self._training.resumed
+
+    @property
+    def is_boundary(self) -> bool:
+        """Whether the iteration at hand completes a step; the others only add to its gradient."""
+        return self._training is None or self._training.is_boundary
+
+    @property
+    def batch_samples(self) -> int | None:
+        """Samples of the batch at hand that count on this worker; None where the loader's order is its own."""
+        return None if self._training is None else self._training.batch_samples
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is spread over the workers, and which share of the data this one reads."""
+        return self._ready().parallel
+
+    @property
+    def session(self) -> str:
+        """The same on every worker, another one in every attempt."""
+        return self._ready().session
+
+    def _ready(self) -> Training:
+        if self._training is None:
+            raise UsageError("nothing is prepared yet", hint="run.prepare(model, optimizer, …) comes first")
+        return self._training
 
     @property
     def should_stop(self) -> bool:

@@ -204,6 +204,12 @@ def load_stream(loader: Any, state: Any) -> None:
     loader.__dict__["_shoal_goes_on"] = True
 
 
+def feed_of(prepared: Any) -> Feed:
+    """The position of a prepared loader."""
+    feed: Feed = prepared._shoal_feed
+    return feed
+
+
 def is_loader(value: Any) -> bool:
     return isinstance(value, (data.DataLoader, data.IterableDataset))
 

@@ -25,6 +25,7 @@ class Parts:
     owners: list[int] = field(default_factory=list)
     """For each optimizer the model it belongs to."""
     schedulers: list[Any] = field(default_factory=list)
+    """And whatever else is only saved and restored."""
     scalers: list[Any] = field(default_factory=list)
     loaders: list[Any] = field(default_factory=list)
     feeds: list[Feed] = field(default_factory=list)
@@ -112,10 +113,11 @@ def kind_of(value: Any) -> str:
         return "loaders"
     if callable(getattr(value, "unscale_", None)) and callable(getattr(value, "update", None)):
         return "scalers"
-    if callable(getattr(value, "step", None)) and callable(getattr(value, "state_dict", None)):
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
         return "schedulers"
     raise UsageError(
-        f"run.prepare takes a model, optimizers, schedulers, DataLoaders and GradScalers, not a {type(value).__name__}."
+        "run.prepare takes a model, optimizers, DataLoaders, and schedulers, GradScalers or whatever else has a state_dict "
+        f"and a load_state_dict, not a {type(value).__name__}."
     )
 
 

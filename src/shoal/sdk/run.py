@@ -133,12 +133,23 @@ class Run(Facts):
         if self._main:
             self._shelf.keep(name, self._step, media.table(columns, rows))
 
-    def checkpoint(self, wait: bool = False) -> None:
-        """Save now; on every rank, at the same step. Returns at once unless told to wait for the disk."""
+    def note_bug(self, **about: Any) -> None:
+        """A capsule of a failed step was written, by whichever rank: for whoever looks after the run."""
+        self._spool.write("b", **about)
+
+    def checkpoint(self, wait: bool = False, *, best: bool = False, metrics: Mapping[str, float] | None = None) -> None:
+        """Save now; on every rank, at the same step. Returns at once unless told to wait for the disk.
+
+        The newest one marked as `best` is kept beside the newest `keep_checkpoints`; `metrics` are shown with it.
+        """
         self._check_alive()
         if self._training is None:
             raise UsageError("there is nothing to save yet", hint="run.prepare(model, optimizer, …) comes first")
-        self._save(wait=wait)
+        self._save(wait=wait, best=best, metrics=metrics)
+
+    def aim(self, steps: int) -> None:
+        """How many steps the training is meant to take, as far as it is known: shown as 100 %. It does not stop there."""
+        self._total = steps
 
     def stop(self, reason: str = "stopped by the script") -> None:
         """Ask all ranks to save and stop at one step soon. Any rank may."""
@@ -285,10 +296,10 @@ class Run(Facts):
                 saving = "saving and " if decision.save and self._training is not None else ""
                 print(f"shoal: {self._stop.reason}: {saving}stopping after step {step}", file=sys.stderr, flush=True)
 
-    def _save(self, *, wait: bool = False) -> None:
+    def _save(self, *, wait: bool = False, best: bool = False, metrics: Mapping[str, float] | None = None) -> None:
         if self._training is not None:
             self._behind.take(everything=True)
-            self._training.checkpoint(self._step, self._last, wait=wait)
+            self._training.checkpoint(self._step, {**self._last, **(metrics or {})}, wait=wait, best=best)
             self._saved_step = self._step
             self._stop.saved()
 

@@ -39,7 +39,7 @@ class Setup:
     def __init__(self, context: Context, options: Options, spool: Spool, host: Host):
         self._context, self._options, self._spool, self._host = context, options, spool, host
         self.device = choose_device(context.local_rank, options.device, alone=context.world_size == 1)
-        self.parallel = make(options.parallel, options.mesh, context, self.device)
+        self.parallel = make(options.parallel, options.mesh, context, self.device, ddp=options.extra.get("ddp"))
         self.accumulation = Accumulation(self.parallel)
         self.parts = Parts()
         self.driver: Feed | None = None
@@ -124,7 +124,7 @@ class Setup:
             self._describe(feed)
         self._loaded["feeds"] = len(self.parts.feeds)
 
-    def save(self, step: int, metrics: Mapping[str, float], *, may_skip: bool, overlap: bool, wait: bool) -> None:
+    def save(self, step: int, about: Mapping[str, Any], *, may_skip: bool, overlap: bool, wait: bool) -> None:
         """All ranks, at the same step."""
         live = self.parts.files(self.parallel)
         if self._context.is_main and self.saver.is_busy:
@@ -134,7 +134,7 @@ class Setup:
             self.saver.wait_idle()
         self.saver.is_torn = False
         files, late = live if live is not None else (self.parts.whole_files(self.parallel), set())
-        taken = Taken(files, late, self._small(step), self._about(step, metrics))
+        taken = Taken(files, late, self._small(step), dict(about))
         job = self.saver.take(step, taken, overlap=overlap)
         if wait:
             self.saver.wait(job, step)
@@ -285,7 +285,7 @@ class Setup:
             **self.parts.small(lambda what: self._warn("not_saved", f"{what} is not saved: it is no plain value")),
         }
 
-    def _about(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def about(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         driver = self.driver
         epoch, batch = driver.position if driver is not None else (None, 0)
         per_epoch = driver.batches if driver is not None else None

@@ -17,6 +17,7 @@ from shoal.sdk.spool import Spool
 
 if TYPE_CHECKING:
     from shoal.sdk.order import Micro
+    from shoal.sdk.parallel import Parallel
     from shoal.sdk.sampler import Feed
     from shoal.sdk.setup import Setup
 
@@ -31,6 +32,7 @@ class _Due(NamedTuple):
     metrics: Mapping[str, float]
     may_skip: bool = True
     overlap: bool = True
+    best: bool = False
 
 
 class Training:
@@ -109,10 +111,10 @@ class Training:
         if self._due is not None and not self._in_iteration:
             self._take()
 
-    def checkpoint(self, step: int, metrics: Mapping[str, float], *, wait: bool = False) -> None:
+    def checkpoint(self, step: int, metrics: Mapping[str, float], *, wait: bool = False, best: bool = False) -> None:
         """Save when the current iteration is over (at once between iterations, or with `wait`). All ranks, at the same step."""
         self._step = step
-        self._due = _Due(step, dict(metrics), may_skip=False, overlap=not wait)
+        self._due = _Due(step, dict(metrics), may_skip=False, overlap=not wait, best=best)
         if wait:
             self._take(wait=True)
         elif not self._in_iteration:
@@ -188,6 +190,23 @@ class Training:
     def last_checkpoint(self) -> Path | None:
         """The newest one committed by this process; known on rank 0."""
         return None if self._setup is None else self._setup.saver.last
+
+    @property
+    def parallel(self) -> Parallel:
+        return self._ready().parallel
+
+    @property
+    def session(self) -> str:
+        """The same on every rank, another one in every attempt."""
+        return str(self._ready().session)
+
+    @property
+    def batch_samples(self) -> int | None:
+        """Samples of the iteration at hand that count on this rank; None where the loader's order is not ours."""
+        from shoal.sdk.sampler import DealtFeed
+
+        driver = self._driver
+        return driver.now.used if isinstance(driver, DealtFeed) and driver.now is not None else None
 
     # what prepared loaders tell (loader.Host)
 
@@ -296,4 +315,5 @@ class Training:
         for _, ledger in setup.ledgers:
             ledger.flush()
         self._spool.flush()  # what led to a checkpoint is on disk before it
-        setup.save(due.step, due.metrics, may_skip=due.may_skip, overlap=due.overlap, wait=wait)
+        about = setup.about(due.step, due.metrics) | ({"best": True} if due.best else {})
+        setup.save(due.step, about, may_skip=due.may_skip, overlap=due.overlap, wait=wait)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 _PUBLIC = {
+    "Model": "shoal.train.model",
+    "Outcome": "shoal.train.trainer",
     "Params": "shoal.train.params",
+    "Predictor": "shoal.train.predictor",
     "Range": "shoal.train.params",
+    "Trainer": "shoal.train.trainer",
 }
 
 

@@ -35,10 +35,11 @@ class Ema:
             self._put(parameters, own)
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self._average)
+        # Copies: the state is written while training goes on.
+        return {"ema": {name: value.clone() for name, value in self._average.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
+        for name, value in state["ema"].items():
             self._average[name].copy_(value)
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -12,52 +12,77 @@ torch: Any = import_module("torch")
 class Totals(NamedTuple):
     """Over all workers and mini-batches of one step."""
 
-    samples: float
+    samples: int
     loss: float
-    """Mean per sample with the true gradient, else mean of the mini-batches' means."""
-    should_stop: bool
-    out_of_data: bool
+    """Mean per sample, or of the mini-batches' means where each of them counts the same."""
+    wants_stop: bool
 
 
-class Exchange:
-    """One small message per step among the workers. Works without them too."""
+class Tally:
+    """Losses and samples of the mini-batches of one step on this worker."""
 
-    def __init__(self, group: Any, world_size: int):
-        self._group, self._world_size = group, world_size
+    def __init__(self, *, by_sample: bool):
+        self._by_sample = by_sample
+        self.pieces = self.samples = 0
+        self._weight = self._loss = 0.0
+        self._figures: dict[str, float] = {}
 
-    def __call__(self, *, samples: float, loss: float, should_stop: bool, out_of_data: bool) -> Totals:
-        told = torch.tensor([samples, loss, float(should_stop), float(out_of_data)], dtype=torch.float64)
-        if self._world_size > 1:
-            torch.distributed.all_reduce(told, group=self._group)
-        total, loss_sum, stops, empties = told.tolist()
-        return Totals(total, loss_sum, stops > 0, empties > 0)
+    @property
+    def figures(self) -> dict[str, float]:
+        """Means of this worker's."""
+        return {name: value / (self._weight or 1.0) for name, value in self._figures.items()}
+
+    def add(self, loss: float, samples: int, figures: Mapping[str, Any]) -> None:
+        weight = samples if self._by_sample else 1
+        self.pieces += 1
+        self.samples += samples
+        self._weight += weight
+        self._loss += weight * loss
+        for name, value in figures.items():
+            self._figures[name] = self._figures.get(name, 0.0) + weight * float(value)
+
+    def over_all(self, group: Any, world_size: int, *, wants_stop: bool) -> Totals:
+        """Collective: one small message."""
+        told = [self._weight, self._loss, float(self.samples), float(wants_stop)]
+        if world_size > 1:
+            message = torch.tensor(told, dtype=torch.float64)
+            torch.distributed.all_reduce(message, group=group)
+            told = message.tolist()
+        weight, loss, samples, stops = told
+        return Totals(round(samples), loss / (weight or 1.0), stops > 0)
 
 
 class Gradient:
-    """How the losses of mini-batches become one gradient: the plain mean of means, or every sample weighed alike.
+    """How the losses of mini-batches become one gradient.
 
-    Workers' gradients are averaged by DDP or FSDP. With `true_gradient` each loss counts times its samples and the average is put
-    right by world size over samples; without, mini-batches count the same however many samples they hold.
+    The run averages over mini-batches and workers. Where it deals the data it weighs each by its samples and nothing is left to
+    do here. Elsewhere each counts the same, unless every sample is to (`true_gradient`): then a loss counts times its samples,
+    and the average is put right by the number of averaged terms over the number of samples.
     """
 
-    def __init__(self, *, true_gradient: bool, world_size: int):
-        self.true_gradient, self._world_size = true_gradient, world_size
+    def __init__(self, *, by_sample: bool, world_size: int):
+        self.by_sample, self._world_size = by_sample, world_size
 
-    def weigh(self, loss: Any, samples: float) -> Any:
-        return loss * samples if self.true_gradient else loss
+    def weigh(self, loss: Any, samples: int) -> Any:
+        return loss * samples if self.by_sample else loss
 
-    def put_right(self, parameters: Iterable[Any], *, samples: float, batches: int) -> None:
-        """`samples` over all workers, `batches` on this one."""
-        factor = self._world_size / samples if self.true_gradient else 1.0 / batches
-        if factor == 1.0:
+    def put_right(self, parameters: Iterable[Any], *, samples: int, pieces: int) -> None:
+        """`samples` over all workers, `pieces` on this one."""
+        if not self.by_sample or samples == 0:
             return
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        factor = pieces * self._world_size / samples
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if factor != 1.0 and gradients:
+            torch._foreach_mul_(gradients, factor)
 
-    def mean_loss(self, total: float, *, samples: float, batches: int) -> float:
-        """Of the sum over all workers."""
-        return total / samples if self.true_gradient else total / (batches * self._world_size)
+
+def all_have_data(has: bool, group: Any, world_size: int) -> bool:
+    """Collective. Whether no worker has run out."""
+    if world_size == 1:
+        return has
+    message = torch.tensor([has], dtype=torch.int32)
+    torch.distributed.all_reduce(message, op=torch.distributed.ReduceOp.MIN, group=group)
+    return bool(message.item())
 
 
 def sample_count(batch: Any) -> int:
@@ -85,7 +110,3 @@ def _first_tensor(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return next((t for v in value if (t := _first_tensor(v)) is not None), None)
     return None
-
-
-Sync = Callable[[bool], None]
-"""Whether the gradients of the coming backward are exchanged."""

@@ -81,6 +81,10 @@ class Params:
     """Processes that load data, per worker."""
     ema: float = 0.0
     """Decay of an average of the weights that evaluation uses; 0 for none."""
+    patience: int | None = None
+    """Evaluations without a better one after which training ends; None goes on to the end."""
+    parallel: Literal["auto", "ddp", "fsdp", "pipeline", "none"] = "auto"
+    """How the model is spread over several workers."""
     max_model_size: int | None = None
     """Variants with more parameters than this are skipped in a search."""
 

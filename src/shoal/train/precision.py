@@ -15,6 +15,11 @@ class Precision:
         self._dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[kind]
         self.scaler = torch.amp.GradScaler(self._device, enabled=kind == "fp16")
 
+    @property
+    def scales(self) -> bool:
+        """Whether there is a scaler, whose state belongs to the training's."""
+        return bool(self.scaler.is_enabled())
+
     def forward(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._dtype is None else torch.autocast(self._device, dtype=self._dtype)
 
@@ -22,10 +27,14 @@ class Precision:
         self.scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Any) -> None:
-        self.scaler.unscale_(optimizer)
+        if self.scales:
+            self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: Any) -> bool:
         """Whether the optimizer stepped; with fp16 it does not when a gradient has overflowed."""
+        if not self.scales:
+            optimizer.step()
+            return True
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from shoal.train.params import Params
 
 
 class Schedule(Protocol):
@@ -53,6 +56,17 @@ class Constant(NamedTuple):
 
     def __call__(self, seen: int) -> float:
         return _risen(self, seen, lambda left: 1.0)
+
+
+def make(params: Params, *, target: int, epoch_samples: Callable[[], int]) -> Schedule:
+    """As the parameters say."""
+    if params.decay == "stepwise":
+        return Stepwise(epoch_samples(), params.stepwise_ratio, params.stepwise_epochs)
+    if params.decay == "cosine":
+        return Cosine(target, params.warmup, params.ending_lr_ratio)
+    if params.decay == "none":
+        return Constant(target, params.warmup)
+    return Linear(target, params.warmup, params.ending_lr_ratio)
 
 
 def _risen(schedule: Linear | Cosine | Constant, seen: int, after: Callable[[float], float]) -> float:

@@ -11,7 +11,7 @@ from shoal.core.errors import UsageError
 torch = pytest.importorskip("torch")
 
 from shoal.train.ema import Ema  # noqa: E402
-from shoal.train.gradients import Exchange, Gradient, non_finite, sample_count  # noqa: E402
+from shoal.train.gradients import Gradient, Tally, non_finite, sample_count  # noqa: E402
 from shoal.train.optim import make_optimizer  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
@@ -19,10 +19,11 @@ from shoal.train.precision import Precision  # noqa: E402
 def gradient_of(batches, true_gradient):
     """Of loss = mean(w·x) over mini-batches of one worker."""
     weight = torch.zeros(1, requires_grad=True)
-    rule = Gradient(true_gradient=true_gradient, world_size=1)
+    rule = Gradient(by_sample=true_gradient, world_size=1)
     for batch in batches:
-        rule.weigh((weight * batch).mean(), len(batch)).backward()
-    rule.put_right([weight], samples=sum(map(len, batches)), batches=len(batches))
+        # The run averages over the mini-batches.
+        (rule.weigh((weight * batch).mean(), len(batch)) / len(batches)).backward()
+    rule.put_right([weight], samples=sum(map(len, batches)), pieces=len(batches))
     return float(weight.grad)
 
 
@@ -35,9 +36,13 @@ def test_the_true_gradient_is_that_of_one_large_batch(values):
     assert gradient_of(batches, False) == pytest.approx(float(means.mean()), abs=1e-4)
 
 
-def test_totals_of_a_worker_alone_are_its_own():
-    totals = Exchange(None, 1)(samples=6, loss=3.0, should_stop=False, out_of_data=True)
-    assert totals == (6.0, 3.0, False, True)
+@pytest.mark.parametrize(("by_sample", "loss"), [(True, 2.5), (False, 2.0)])
+def test_the_loss_of_a_step_weighs_samples_or_mini_batches(by_sample, loss):
+    tally = Tally(by_sample=by_sample)
+    tally.add(1.0, 1, {"accuracy": 0.0})
+    tally.add(3.0, 3, {"accuracy": 1.0})
+    assert tally.over_all(None, 1, wants_stop=True) == (4, loss, True)
+    assert tally.figures == {"accuracy": 0.75 if by_sample else 0.5}
 
 
 def test_the_first_tensor_tells_how_many_samples_a_batch_has():
@@ -88,7 +93,7 @@ def test_the_average_of_weights_is_used_inside_and_put_back_after():
     assert float(model.weight) == 3.0
     other = Ema(torch.nn.Linear(1, 1, bias=False), 0.5)
     other.load_state_dict(ema.state_dict())
-    assert float(other.state_dict()["weight"]) == 2.0
+    assert float(other.state_dict()["ema"]["weight"]) == 2.0
 
 
 @pytest.mark.parametrize("kind", ["none", "bf16"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.sdk.parallel.base import Parallel
 from shoal.sdk.parallel.plan import Plan, read_plan
@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["Parallel", "Plan", "make", "read_plan"]
 
 
-def make(parallel: str, mesh: Mapping[str, int] | None, context: Ranks, device: torch.device) -> Parallel:
+def make(
+    parallel: str,
+    mesh: Mapping[str, int] | None,
+    context: Ranks,
+    device: torch.device,
+    *,
+    ddp: Mapping[str, Any] | None = None,
+) -> Parallel:
     """Collective. The way of parallelism that `parallel` and `mesh` ask for, on the world of `context`.
 
-    Makes the process group if one is needed and there is none.
+    Makes the process group if one is needed and there is none. `ddp`: more arguments of DistributedDataParallel.
     """
     plan = read_plan(parallel, mesh, context.world_size)
     if plan.is_plain:
@@ -39,4 +46,4 @@ def make(parallel: str, mesh: Mapping[str, int] | None, context: Ranks, device: 
         return ShardedParallel(device, plan, context.rank)
     from shoal.sdk.parallel.ddp import DataParallel
 
-    return DataParallel(device, context.rank, context.world_size)
+    return DataParallel(device, context.rank, context.world_size, ddp or {})

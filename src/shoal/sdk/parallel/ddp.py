@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +17,13 @@ from shoal.sdk.parallel.none import NoParallel
 class DataParallel(NoParallel):
     name = "ddp"
 
-    def __init__(self, device: torch.device, rank: int, world_size: int) -> None:
+    def __init__(
+        self, device: torch.device, rank: int, world_size: int, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """`options`: more arguments of DistributedDataParallel."""
         super().__init__(device)
         self.data_rank, self.data_world, self._rank = rank, world_size, rank
+        self._options = dict(options or {})
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if isinstance(model, DistributedDataParallel):
@@ -26,7 +31,8 @@ class DataParallel(NoParallel):
         model = model.to(self.device)
         if not any(param.requires_grad for param in model.parameters()):
             return model
-        return DistributedDataParallel(model, device_ids=None if self.device.type == "cpu" else [self.device])
+        devices = None if self.device.type == "cpu" else [self.device]
+        return DistributedDataParallel(model, device_ids=devices, **self._options)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, DistributedDataParallel) else model

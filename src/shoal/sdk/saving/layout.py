@@ -39,6 +39,15 @@ def saved_in(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def best_of(newest_first: list[Path]) -> Path | None:
+    """The newest that was marked as the best so far."""
+    for path in newest_first:
+        with contextlib.suppress(ValueError):
+            if about(path).get("best"):
+                return path
+    return None
+
+
 def is_ours(path: Path) -> bool:
     """Whether we wrote it, even if half of it is gone since."""
     return (path / ABOUT).exists() or (step_of(path) is not None and (path / "training.pt").exists())
@@ -107,10 +116,12 @@ def discard(path: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what writers that were killed have left."""
+    """Remove all but the newest `keep` checkpoints and the newest that was the best, and what killed writers have left."""
     whole = [path for path in saved_in(directory) if (path / ABOUT).exists()]
+    best = best_of(whole)
     for path in whole[max(1, keep) :]:
-        discard(path)
+        if path != best:
+            discard(path)
     with contextlib.suppress(OSError):
         for path in directory.iterdir():
             if path.name.startswith((".tmp-step-", ".trash-step-")):

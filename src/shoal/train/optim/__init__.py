@@ -11,7 +11,7 @@ from shoal.core.errors import UsageError
 
 def make_optimizer(name: str, model: Any, *, lr: float, weight_decay: float) -> Any:
     """A class of torch.optim, or LAMB, over the model's parameters in two groups: biases and norms do not decay."""
-    return _find(name)(decay_groups(model, weight_decay), lr=lr)
+    return find_optimizer(name)(decay_groups(model, weight_decay), lr=lr)
 
 
 def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
@@ -23,7 +23,8 @@ def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
     return [g for g in groups if g["params"]]
 
 
-def _find(name: str) -> Any:
+def find_optimizer(name: str) -> Any:
+    """The class of that name."""
     if name.upper() == "LAMB":
         from shoal.train.optim.lamb import Lamb
 

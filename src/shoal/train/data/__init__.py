@@ -1,0 +1,59 @@
+"""Training data that is dealt to the ranks, comes exactly once per epoch, and goes on where it stopped.
+
+Small      samples in memory, from a list, a dataset or files
+Records    memory-mapped files of records, larger than memory; RecordWriter writes them, RecordReader reads one by number
+Variable   batches of samples of like length, larger where they are short
+Online     files read as a stream, from disk, a server or object storage
+check_files  looks through feature files before a run starts
+
+All of them iterate over (epoch, batch) and have state_dict and load_state_dict.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.train.data.check import FileFacts, check_files
+    from shoal.train.data.files import expand, read_samples
+    from shoal.train.data.online import Online
+    from shoal.train.data.record_files import RecordReader, RecordWriter, write_records
+    from shoal.train.data.records import Records
+    from shoal.train.data.small import Small
+    from shoal.train.data.variable import Variable
+
+__all__ = [
+    "FileFacts",
+    "Online",
+    "RecordReader",
+    "RecordWriter",
+    "Records",
+    "Small",
+    "Variable",
+    "check_files",
+    "expand",
+    "read_samples",
+    "write_records",
+]
+
+_HOMES = {
+    "FileFacts": "check",
+    "Online": "online",
+    "RecordReader": "record_files",
+    "RecordWriter": "record_files",
+    "Records": "records",
+    "Small": "small",
+    "Variable": "variable",
+    "check_files": "check",
+    "expand": "files",
+    "read_samples": "files",
+    "write_records": "record_files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,239 @@
+"""Training data read as a stream: nothing is counted or loaded beforehand.
+
+What shoal.data.stream can read (jsonl, text, csv, parquet, arrow, tar; on disk, on a server, in object storage) is left to it:
+there a rank reads only its share. Files of any other kind come through a function of the user's: each rank goes through all of
+them, and decodes its share.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from shoal.core.errors import UsageError
+from shoal.sdk.order import epoch_order
+from shoal.sdk.saving.rng import derived_seed, seed_cpu
+from shoal.train.data.base import (
+    STATE_VERSION,
+    Settings,
+    at_least_one,
+    check_state,
+    global_batch,
+    loader_options,
+    make_loader,
+    share,
+    undrawn,
+)
+from shoal.train.data.files import Paths, Read, expand, read_samples
+
+torch: Any = import_module("torch")
+
+SHUFFLE_BUFFER = 4096
+_OURS = (".pkl", ".pickle", ".pt", ".pth")
+"""Endings of files that shoal.data.stream would give as they are, undecoded."""
+
+Piece = tuple[int, int, Any]
+"""Epoch, samples of it that are done with this, batch."""
+
+
+class Online:
+    """Batches of a stream.
+
+    source          a dataset's name, a path, a URL (see shoal.data.stream), or files for `read`
+    batch_size      samples per batch and rank
+    decode          called on each sample, in the worker that read it
+    read            a function that yields the samples of a file, given its path. Needed for kinds of files that are not known
+    shuffle_buffer  samples held in memory and mixed, beside the mixing of files
+
+    More keywords: shoal.train.data.base.Settings.
+    """
+
+    same_length = True
+    """Every rank gets as many batches."""
+
+    def __init__(
+        self,
+        source: Paths,
+        batch_size: int,
+        *,
+        decode: Callable[[Any], Any] | None = None,
+        read: Read | None = None,
+        shuffle_buffer: int = SHUFFLE_BUFFER,
+        **options: Any,
+    ):
+        self._settings = Settings.of(options)
+        self._batch_size = at_least_one("batch_size", batch_size)
+        self._buffer = at_least_one("shuffle_buffer", shuffle_buffer)
+        files = _files_to_read(source, read)
+        if files is None:
+            self._engine: _Streamed | _Read = _Streamed(source, self, decode)
+        else:
+            self._engine = _Read(files, self, decode, read or read_samples)
+
+    @property
+    def samples(self) -> None:
+        """In one epoch: not known before it is over."""
+        return None
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """From where it stands. What is handed over counts as done."""
+        return iter(self._engine)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Good for every rank, when all have had as many batches."""
+        return {"version": STATE_VERSION, "kind": type(self).__name__, **self._engine.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_state(state, type(self).__name__)
+        self._engine.load(state)
+
+
+class _Streamed:
+    """By shoal.data.stream."""
+
+    def __init__(self, source: Any, owner: Online, decode: Callable[[Any], Any] | None):
+        from shoal.data.streams import stream
+
+        self._settings = settings = owner._settings
+        rank, world = settings.place
+        self._stream = stream(
+            source,
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            rank=rank,
+            world_size=world,
+            decode=decode,
+            shuffle_buffer=owner._buffer,
+        )
+        self._loader = self._stream.loader(
+            batch_size=owner._batch_size,
+            collate_fn=settings.collate,
+            **loader_options(settings),
+        )
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        while (epoch := self._stream.epoch) < self._settings.last_epoch:
+            for batch in self._loader:
+                yield epoch, batch
+            self._loader.set_epoch(epoch + 1)
+
+    def state(self) -> dict[str, Any]:
+        return {"stream": self._loader.state_dict()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if "stream" not in state:
+            raise UsageError("this was saved from files read by a function", hint="pass the same read=… again")
+        self._loader.load_state_dict(state["stream"])
+
+
+class _Read:
+    """By a function of the user's."""
+
+    def __init__(self, files: list[Path], owner: Online, decode: Callable[[Any], Any] | None, read: Read):
+        self._settings, self._batch_size, self._buffer = owner._settings, owner._batch_size, owner._buffer
+        self._files, self._decode, self._read = files, decode, read
+        self._epoch = self._done = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        loader = make_loader(_Pieces(self), self._settings, batch_size=None, collate_fn=_as_it_is)
+        for epoch, done, batch in loader if self._settings.workers else undrawn(loader):
+            self._epoch, self._done = epoch, done
+            yield epoch, batch
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "files": [path.name for path in self._files],
+            "seed": self._settings.seed,
+            "shuffle": self._settings.shuffle,
+            "epoch": self._epoch,
+            "done": self._done,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state.get("files") != [path.name for path in self._files]:
+            raise UsageError(
+                f"this was saved with other files: {state.get('files')}",
+                hint="go on with the same files, or start anew",
+            )
+        self._settings.seed, self._settings.shuffle = int(state["seed"]), bool(state["shuffle"])
+        self._epoch, self._done = int(state["epoch"]), int(state["done"])
+
+    def pieces(self, worker: int, workers: int) -> Iterator[Piece]:
+        """Every n-th batch of this rank, over the epochs, from where it stands. Each worker goes through all samples."""
+        epoch, done, turn = self._epoch, self._done, 0
+        rank, world = self._settings.place
+        while epoch < self._settings.last_epoch:
+            rest = itertools.islice(self._mixed(epoch), done, None)
+            for samples in _global_batches(rest, self._batch_size, world):
+                if turn % workers == worker:
+                    low, high = share(len(samples), rank, world)
+                    mine = [self._decoded(samples[i], epoch, done + i) for i in range(low, high)]
+                    yield epoch, done + len(samples), self._collated(mine)
+                done, turn = done + len(samples), turn + 1
+            if not done:
+                raise UsageError("there are no samples in the files", hint=f"look into {self._files[0]}")
+            epoch, done = epoch + 1, 0
+
+    def _mixed(self, epoch: int) -> Iterator[Any]:
+        """All samples of an epoch. Files come in the epoch's order; so do the samples of each bufferful."""
+        seed, shuffle = self._settings.seed, self._settings.shuffle
+        order = epoch_order(len(self._files), seed, epoch, shuffle=shuffle)
+        samples = itertools.chain.from_iterable(self._read(self._files[number]) for number in order)
+        if not shuffle:
+            yield from samples
+            return
+        for number in itertools.count():
+            held = list(itertools.islice(samples, self._buffer))
+            if not held:
+                return
+            for at in epoch_order(len(held), derived_seed(seed, "buffer", number), epoch):
+                yield held[at]
+
+    def _decoded(self, raw: Any, epoch: int, position: int) -> Any:
+        if self._decode is None:
+            return raw
+        seed_cpu(derived_seed(self._settings.seed, epoch, position))
+        return self._decode(raw)
+
+    def _collated(self, samples: list[Any]) -> Any:
+        return (self._settings.collate or torch.utils.data.default_collate)(samples)
+
+
+class _Pieces(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    def __init__(self, engine: _Read):
+        self._engine = engine
+
+    def __iter__(self) -> Iterator[Piece]:
+        info = torch.utils.data.get_worker_info()
+        return self._engine.pieces(info.id, info.num_workers) if info is not None else self._engine.pieces(0, 1)
+
+
+def _global_batches(samples: Iterator[Any], batch_size: int, world: int) -> Iterator[list[Any]]:
+    """Looks as far ahead as is needed to end the epoch evenly."""
+    ahead: list[Any] = []
+    while True:
+        ahead += itertools.islice(samples, batch_size * world + world - len(ahead))
+        if not ahead:
+            return
+        count = global_batch(len(ahead), batch_size, world)
+        yield ahead[:count]
+        del ahead[:count]
+
+
+def _files_to_read(source: Any, read: Read | None) -> list[Path] | None:
+    """The files, if they are for us to read."""
+    if read is not None or not isinstance(source, str | os.PathLike):
+        return expand(source)
+    if "://" in str(source) or not (Path(source).exists() or glob.has_magic(str(source))):
+        return None
+    found = expand(source)
+    return found if all(path.suffix.lower() in _OURS for path in found) else None
+
+
+def _as_it_is(piece: Any) -> Any:
+    return piece

@@ -1,0 +1,169 @@
+"""Trainings that run: each a gang of launchers, one per machine, that begin and end together."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.agent.reasons import explain
+from shoal.train.launch import STOPPED, Order
+from shoal.train.preflight import Ready
+
+_TAIL = 16 << 10
+_LAST_S = 10.0
+"""A launcher that was told to end takes its workers with it, well within this."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Task:
+    """One training to run."""
+
+    name: str
+    entry: Sequence[str]
+    """Script and arguments."""
+    logs: Path
+    """Folder for log.node_N, what the launchers and workers print."""
+    workers: int = 1
+    """Per machine."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    outcome: Callable[[], str | None] = lambda: None
+    """"finished", "stopped", "skipped" or "failed" as the training itself has noted it, if it has."""
+    score: Callable[[], float | None] = lambda: None
+    """The best evaluation so far, smaller is better."""
+    env_at: Callable[[Ready, Sequence[int]], Mapping[str, str]] = lambda place, slots: {}
+    """More environment on a machine, for the slots used there."""
+    begin: Callable[[Sequence[Ready]], None] = lambda places: None
+    """Called before it starts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    task: Task
+    status: str
+    """"finished", "stopped", "skipped" or "failed"."""
+    seconds: float
+    reason: str | None = None
+    """Of a failure."""
+    score: float | None = None
+
+
+class Gang:
+    """One task on its machines; the first of `places` is where rank 0 runs."""
+
+    def __init__(self, task: Task, places: Sequence[Ready], env: Callable[[Ready], Mapping[str, str]]):
+        self.task, self.places = task, list(places)
+        self._started = time.monotonic()
+        self._was_told = False
+        self._nodes: dict[int, subprocess.Popen[bytes]] = {}
+        task.logs.mkdir(parents=True, exist_ok=True)
+        task.begin(places)
+        head = self.places[0]
+        for number, ready in enumerate(self.places):
+            order = Order(
+                entry=list(task.entry),
+                cwd=str(Path.cwd()),
+                name=task.name,
+                workers=task.workers,
+                node=number,
+                nodes=len(self.places),
+                master_addr=head.address if len(self.places) > 1 else "127.0.0.1",
+                master_port=head.port,
+                env={**task.env, **env(ready)},
+            )
+            self._nodes[number] = self._launch(ready, order)
+        self.pidfds = [os.pidfd_open(node.pid) for node in self._nodes.values()]
+
+    @property
+    def is_over(self) -> bool:
+        return all(node.poll() is not None for node in self._nodes.values())
+
+    def look_after(self) -> None:
+        """One machine that fails takes the others with it: alone they would wait for ever."""
+        codes = [node.poll() for node in self._nodes.values()]
+        if any(codes) and None in codes:
+            self._tell(b"end\n")
+
+    def stop(self) -> None:
+        """Let it save and stop."""
+        self._was_told = True
+        self._tell(b"stop\n")
+
+    def close(self) -> Result:
+        """Wait for the rest of it; how it went."""
+        for node in self._nodes.values():
+            if node.stdin is not None:
+                with suppress(OSError):
+                    node.stdin.close()
+            try:
+                node.wait(_LAST_S if self.is_over else None)
+            except subprocess.TimeoutExpired:
+                node.kill()
+        for fd in self.pidfds:
+            os.close(fd)
+        return self._result()
+
+    def _result(self) -> Result:
+        seconds = time.monotonic() - self._started
+        codes = {number: node.returncode for number, node in self._nodes.items()}
+        noted, score = self.task.outcome(), self.task.score()
+        worst = next((n for n, code in codes.items() if code not in (0, STOPPED)), None)
+        if noted == "stopped" or (worst is None and (self._was_told or STOPPED in codes.values())):
+            return Result(task=self.task, status="stopped", seconds=seconds, score=score)
+        if worst is None and noted != "failed":
+            return Result(task=self.task, status=noted or "finished", seconds=seconds, score=score)
+        worst = worst or 0
+        reason = explain(codes[worst], _tail(self._log(worst)))
+        return Result(task=self.task, status="failed", seconds=seconds, reason=reason, score=score)
+
+    def _launch(self, ready: Ready, order: Order) -> subprocess.Popen[bytes]:
+        command = ready.place.host.command([sys.executable, "-m", "shoal.train.launch"], order.cwd)
+        with self._log(order.node).open("ab") as log:
+            node = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, bufsize=0
+            )
+        assert node.stdin is not None  # noqa: S101
+        with suppress(OSError):  # it has died already, which its exit tells
+            node.stdin.write(order.to_line())
+        return node
+
+    def _log(self, node: int) -> Path:
+        return self.task.logs / f"log.node_{node}"
+
+    def _tell(self, word: bytes) -> None:
+        for node in self._nodes.values():
+            if node.poll() is None and node.stdin is not None:
+                with suppress(OSError):
+                    node.stdin.write(word)
+
+
+def wait_for_news(gangs: Sequence[Gang], timeout_s: float) -> None:
+    """Until a launcher ends, or so long."""
+    with selectors.DefaultSelector() as selector:
+        for gang in gangs:
+            for fd in gang.pidfds:
+                if not _has_ended(fd):
+                    selector.register(fd, selectors.EVENT_READ)
+        if selector.get_map():
+            selector.select(timeout_s)
+
+
+def _has_ended(pidfd: int) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(pidfd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,84 @@
+"""What a machine offers a training. Sent to servers over ssh and run there as it is, so it imports the standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from typing import Any
+
+_FREE_MIB = 512
+"""A GPU that uses less is taken to be free."""
+_ANSWER = "shoal-probe "
+_SIOCGIFADDR = 0x8915
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """`asked`: cwd, paths (relative ones are below cwd), gpus (whether they matter)."""
+    cwd = asked["cwd"]
+    return {
+        "cwd": os.path.isdir(cwd),  # noqa: PTH112
+        "missing": [p for p in asked["paths"] if not os.path.exists(os.path.join(cwd, os.path.expanduser(p)))],  # noqa: PTH110, PTH111, PTH118
+        "has_shoal": importlib.util.find_spec("shoal") is not None,
+        "gpus": gpus() if asked["gpus"] else {},
+        "free_bytes": _free_bytes(cwd),
+        "interfaces": interfaces(),
+        "port": free_port(),
+    }
+
+
+def gpus() -> dict[str, int]:
+    """Number (as text) → MiB in use; empty where there is none."""
+    query = ["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [line.split(",") for line in told.splitlines() if line.count(",") == 1]
+    return {number.strip(): int(used) for number, used in rows if used.strip().isdigit()}
+
+
+def free_gpus(found: dict[str, int]) -> list[int]:
+    return sorted(int(number) for number, used in found.items() if used < _FREE_MIB)
+
+
+def interfaces() -> dict[str, str]:
+    """Network interface → its IPv4 address."""
+    import fcntl
+
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+                found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def answer_in(output: str) -> dict[str, Any] | None:
+    """What `look` found, out of all that a remote shell printed."""
+    lines = [line for line in output.splitlines() if line.startswith(_ANSWER)]
+    return dict(json.loads(lines[-1][len(_ANSWER) :])) if lines else None
+
+
+def _free_bytes(path: str) -> int:
+    while not os.path.isdir(path) and path != "/":  # noqa: PTH112
+        path = os.path.dirname(path)  # noqa: PTH120
+    return shutil.disk_usage(path or "/").free
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    print(_ANSWER + json.dumps(look(json.loads(sys.argv[1]))), flush=True)

@@ -1,0 +1,301 @@
+"""The training loop. A subclass says what a batch's loss is and where the data comes from; the rest is here, in the order it happens."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal.core.errors import UsageError
+from shoal.sdk.board import Board
+from shoal.sdk.group import object_group
+from shoal.sdk.run import Run
+from shoal.sdk.saving.rng import raw_rng_state
+from shoal.sdk.start import current, init
+from shoal.train import schedule, validate
+from shoal.train.batch import read_result, to_device
+from shoal.train.bug import Capsules, NonFiniteLoss
+from shoal.train.ema import Ema
+from shoal.train.gradients import Gradient, Tally, Totals, all_have_data, sample_count
+from shoal.train.model import load_weights
+from shoal.train.optim import make_optimizer
+from shoal.train.params import Params
+from shoal.train.precision import Precision
+from shoal.train.source import Piece, Source
+from shoal.train.state import State
+from shoal.train.table import parameter_table
+from shoal.train.watch import Watch
+
+torch: Any = import_module("torch")
+logger = logging.getLogger(__name__)
+
+_LAST_GAP = 0.1
+"""Of the way to the next evaluation: less than this at the end is not worth one."""
+
+
+class Outcome(NamedTuple):
+    reason: str
+    """"finished", "early_stop", "stopped" or "out_of_data"."""
+    steps: int
+    seen: int
+    best: float | None
+
+
+class Trainer:
+    """Override `train_batch` and `training_data`; `evaluation_data` or `evaluate`, and `early_stop`, where wanted."""
+
+    run: Run
+
+    def __init__(self, params: Params, model: Any, optimizer: Any = None):
+        params.check()
+        if params.ranges:
+            raise UsageError(
+                f"{', '.join(params.ranges)} has a Range of values, and a trainer takes one of them",
+                hint="for params in params.variants(): train with each",
+            )
+        self.params, self.model = params, model
+        self.optimizer = optimizer or make_optimizer(
+            params.optimizer, model, lr=params.lr, weight_decay=params.weight_decay
+        )
+        self.state = State()
+
+    # what a training is: for subclasses
+
+    def train_batch(self, batch: Any) -> Any:
+        """The loss, (loss, samples) or {"loss": …, "samples": …, "figures": {…}} of a batch that is on the device."""
+        return self.model(batch)
+
+    def training_data(self) -> Any:
+        """A DataLoader or Dataset, dealt out to the workers; or an iterator of (epoch, batch) that gives each its own."""
+        raise NotImplementedError(f"{type(self).__name__} needs a training_data()")
+
+    def evaluation_data(self) -> Any:
+        """A DataLoader or Dataset, or None not to evaluate."""
+        return None
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        """A number or several by name, each a mean over the batch."""
+        return {"loss": read_result(self.train_batch(batch)).loss}
+
+    def evaluate(self) -> Any:
+        """A number (smaller is better) or several by name. Overridden, it runs on one worker while the others wait for it."""
+        plan = self.run.parallel
+        share = validate.share_of(
+            self._evaluation_data,
+            self.params.batch_size,
+            rank=plan.data_rank,
+            world=plan.data_world,
+            same_count=self._is_sharded,
+        )
+        mine = validate.totals(share, self.evaluate_batch, self.run.device)
+        return validate.means(self._board.gather(mine))
+
+    def early_stop(self, state: State) -> bool:
+        """Asked after every step, on every worker; one that says yes ends the training."""
+        return self.params.patience is not None and state.since_best >= self.params.patience
+
+    def run_options(self) -> dict[str, Any]:
+        """Arguments of shoal.init."""
+        params = self.params
+        return {
+            "seed": params.seed,
+            "accumulate": params.accumulate,
+            "keep_checkpoints": params.keep_models,
+            "config": params.to_dict(),
+            "parallel": params.parallel,
+        }
+
+    def target_samples(self) -> int:
+        """At which the training is over and the learning rate at its end."""
+        if self.params.max_steps is not None:
+            return self.params.max_steps * self._source.step_samples
+        return int((self.params.epochs or 0) * self._source.epoch_samples)
+
+    def on_start(self) -> None: ...
+    def on_step(self, figures: Mapping[str, float]) -> None: ...
+    def on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None: ...
+    def on_end(self, outcome: Outcome) -> None: ...
+
+    # how it goes
+
+    def fit(self) -> Outcome:
+        if capsule := os.environ.get("SHOAL_REPLAY"):
+            from shoal.train.replay import run_again
+
+            return run_again(self, Path(capsule))
+        given = current()
+        self.run = given or init(**self.run_options())
+        with self.run if given is None else nullcontext():
+            self._set_up()
+            self.on_start()
+            with closing(self._source.pieces()) as pieces:
+                outcome = self._train(pieces)
+                if outcome.reason != "stopped" and self._is_evaluation_due(_LAST_GAP):
+                    self._evaluate()
+            self.on_end(outcome)
+        return outcome
+
+    def _set_up(self) -> None:
+        params, run = self.params, self.run
+        if params.initial_model is not None:
+            load_weights(self.model, params.initial_model)
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self.model, self.optimizer = run.prepare(self.model, self.optimizer)
+        self._board = Board(run.rank, run.world_size, run.session)
+        self._group = object_group()
+        self._precision = Precision(params.amp, run.device)
+        if self._precision.scales:
+            run.prepare(self._precision.scaler)
+        self._ema = self._average()
+        run.prepare(self.state, *([self._ema] if self._ema else []))
+        self._source = Source(run, self.training_data(), params)
+        by_sample = params.true_gradient and not self._source.is_exact
+        self._gradient = Gradient(by_sample=by_sample, world_size=run.parallel.data_world)
+        self._evaluation_data = self.evaluation_data()
+        self._target = self.target_samples()
+        self._ratio = schedule.make(params, target=self._target, epoch_samples=lambda: self._source.epoch_samples)
+        self._gap = params.eval_every_samples or (self._source.epoch_samples if self._evaluates else 0)
+        self._capsules = Capsules(run.output_dir / "bug", run.rank)
+        self._watch = Watch()
+        if run.is_main:
+            logger.info("%s", parameter_table(self._plain))
+
+    def _train(self, pieces: Iterator[Piece]) -> Outcome:
+        stops = False
+        with torch.autograd.set_detect_anomaly(self.params.detect_anomaly):
+            self.model.train()
+            while not (reason := self._is_over(stops)):
+                self.optimizer.zero_grad()
+                tally = self._gather_gradient(pieces)
+                if tally is None:
+                    reason = "stopped" if self.run.should_stop else "out_of_data"
+                    break
+                totals = tally.over_all(self._group, self.run.world_size, wants_stop=self.early_stop(self.state))
+                self._update(totals, tally.pieces)
+                self._tell(totals, tally)
+                stops = totals.wants_stop
+                if self._is_evaluation_due(1.0):
+                    self._evaluate()
+        return Outcome(reason, self.state.steps, self.state.seen, self.state.best)
+
+    def _is_over(self, stops: bool) -> str:
+        """Why, or nothing."""
+        if self.run.should_stop:
+            return "stopped"
+        if stops:
+            return "early_stop"
+        steps = self.params.max_steps
+        return "finished" if self.state.seen >= self._target or (steps and self.state.steps >= steps) else ""
+
+    def _gather_gradient(self, pieces: Iterator[Piece]) -> Tally | None:
+        """Of all mini-batches of a step; None if there is not enough data, on this worker or another."""
+        tally = Tally(by_sample=self._gradient.by_sample or self._source.is_exact)
+        while True:
+            with self._watch.loading():
+                piece = next(pieces, None)
+            if self._source.may_end_early and not all_have_data(piece is not None, self._group, self.run.world_size):
+                return None
+            if piece is None:
+                return None
+            self._backward(piece, tally)
+            if piece.is_last:
+                return tally
+
+    def _backward(self, piece: Piece, tally: Tally) -> None:
+        rng = raw_rng_state()
+        batch = to_device(piece.batch, self.run.device)
+        try:
+            with self._precision.forward():
+                result = read_result(self.train_batch(batch))
+            samples = piece.samples
+            if samples is None:
+                samples = sample_count(batch) if result.samples is None else result.samples
+            loss = float(result.loss.detach())
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the loss of step {self.state.steps + 1} is {loss}")
+            with self._watch.backward(exchanges=piece.is_last):
+                self._precision.backward(self._gradient.weigh(result.loss, samples))
+        except Exception as error:
+            where = {"step": self.state.steps + 1, "seen": self.state.seen, "epoch": piece.epoch}
+            self._capsules.save(error, batch=batch, model=self._plain, rng=rng, about=where)
+            raise
+        tally.add(loss, samples, result.figures)
+        self.state.epoch = piece.epoch
+
+    def _update(self, totals: Totals, pieces: int) -> None:
+        """The gradient as it should be, the learning rate of where we are now, a step."""
+        self._precision.unscale(self.optimizer)
+        self._gradient.put_right(self.model.parameters(), samples=totals.samples, pieces=pieces)
+        if self.params.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip_norm)
+        self.state.seen += totals.samples
+        ratio = self._ratio(self.state.seen)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * ratio
+        if self._precision.step(self.optimizer) and self._ema is not None:
+            self._ema.step()
+        self.state.steps += 1
+
+    def _tell(self, totals: Totals, tally: Tally) -> None:
+        state, run = self.state, self.run
+        state.losses.append(state.seen, totals.loss)
+        run.aim(self.params.max_steps or math.ceil(state.steps * self._target / max(1, state.seen)))
+        figures = {**tally.figures, **self._watch.after_step(state.seen, self._target)}
+        run.step({"loss": totals.loss, "lr": self.optimizer.param_groups[0]["lr"], "seen": state.seen, **figures})
+        self.on_step({"loss": totals.loss, **figures})
+
+    def _is_evaluation_due(self, share: float) -> bool:
+        return self._evaluates and self.state.seen - self.state.last_evaluated >= max(1, share * self._gap)
+
+    def _evaluate(self) -> None:
+        with self._evaluating():
+            if type(self).evaluate is Trainer.evaluate or self._is_sharded:
+                values = validate.named(self.evaluate())
+            else:
+                values = self._board.from_main(validate.named(self.evaluate()) if self.run.is_main else None)
+        is_best = self.state.evaluated(values, self.run.global_step)
+        told = {f"eval/{name}": value for name, value in values.items()}
+        self.run.evaluate(told)
+        self.run.checkpoint(best=is_best, metrics=told)
+        self.on_evaluated(values, is_best=is_best)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """The plain model, its averaged weights if there are any, no gradients. A sharded model stays as it is."""
+        trained, plain = self.model, self._plain
+        with ExitStack() as stack:
+            stack.callback(setattr, self, "model", trained)
+            stack.callback(plain.train, plain.training)
+            self.model = trained if self._is_sharded else plain
+            plain.eval()
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self._precision.forward())
+            if self._ema is not None:
+                stack.enter_context(self._ema.applied())
+            yield
+
+    @property
+    def _evaluates(self) -> bool:
+        return self._evaluation_data is not None or type(self).evaluate is not Trainer.evaluate
+
+    @property
+    def _plain(self) -> Any:
+        return self.run.parallel.unwrap(self.model)
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether a forward pass takes all workers."""
+        return self.run.parallel.name not in ("none", "ddp")
+
+    def _average(self) -> Ema | None:
+        if not self.params.ema:
+            return None
+        if self._is_sharded:
+            raise UsageError(f"ema does not go with parallel={self.run.parallel.name!r}", hint="set ema to 0")
+        return Ema(self._plain, self.params.ema)
