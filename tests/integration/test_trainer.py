@@ -108,3 +108,17 @@ def test_a_run_killed_at_its_worst_goes_on_as_if_it_had_not_been(tmp_path):
     assert not (tmp_path / "cut" / "rank0.json").exists()
     finish(start("slow", tmp_path / "cut", 2))
     assert results(tmp_path / "cut", 2) == results(tmp_path / "whole", 2)
+
+
+def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs/howto/trainer.md").read_text()
+    script = tmp_path / "train.py"
+    script.write_text(page.split("```python\n")[1].split("```")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", "run", "--nproc", "2", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    best = float(done.stdout.rsplit("best=", 1)[1].split(")")[0])
+    assert best < 0.06
+    assert list(tmp_path.glob("shoal-runs/*/figures/train.train.loss.png"))

@@ -204,6 +204,12 @@ def load_stream(loader: Any, state: Any) -> None:
     loader.__dict__["_shoal_goes_on"] = True
 
 
+def let_go(prepared: Any) -> None:
+    """End the processes a loader keeps for its next pass: at the interpreter's exit torch takes their end for a failure."""
+    if getattr(prepared, "_iterator", None) is not None:
+        prepared._iterator = None
+
+
 def feed_of(prepared: Any) -> Feed:
     """The position of a prepared loader."""
     feed: Feed = prepared._shoal_feed

@@ -19,7 +19,7 @@ def batches(
     run: Run, loader: Iterable[Batch], *, max_steps: int | None, epochs: int | None, desc: str | None
 ) -> Iterator[Batch]:
     """See Run.loop. A batch is asked for only if a step is going to be made of it: data positions stay exact."""
-    show = _Show(run, desc) if run.is_main else None
+    show = Show(run, desc) if run.is_main else None
     first = True
     try:
         for epoch in run.epochs(epochs):
@@ -44,10 +44,10 @@ def batches(
             show.close()
 
 
-class _Show:
-    """The line of one loop."""
+class Show:
+    """The line of one loop, on the main worker."""
 
-    def __init__(self, run: Run, desc: str | None):
+    def __init__(self, run: Run, desc: str | None = None):
         self._run, self._desc = run, desc
         self._line, self._pace = Line(), Pace()
         self._pace.add(time.monotonic(), run.global_step)
@@ -56,6 +56,9 @@ class _Show:
         if self._line.due:
             self._pace.add(time.monotonic(), self._run.global_step)
             self._line.draw(self._standing())
+
+    def say(self, text: str) -> None:
+        self._line.say(text)
 
     def close(self) -> None:
         if self._run.global_step:

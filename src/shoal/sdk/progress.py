@@ -91,6 +91,10 @@ class Line:
         width = shutil.get_terminal_size((100, 24)).columns
         self._put("\r" + live_line(standing)[: max(10, width - 1)] + "\x1b[K")
 
+    def say(self, text: str) -> None:
+        """A line of its own, above the one that changes."""
+        self._put(f"\r{text}\x1b[K\n" if self._live else f"{text}\n")
+
     def close(self, standing: Standing) -> None:
         """The last word, and the cursor back to the start of a line."""
         if standing.step != self._drawn_step or self._live:

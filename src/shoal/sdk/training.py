@@ -129,12 +129,16 @@ class Training:
 
     def close(self, timeout_s: float | None = None, *, save: bool = True) -> bool:
         """Take a save that is due (not with save=False) and wait for the writing; whether all of it is on disk."""
+        from shoal.sdk.loader import let_go
+
         setup = self._setup
         if setup is None or self._closed:
             return True
         if save and self._due is not None:
             self._take()
         self._closed = True
+        for loader in setup.parts.loaders:
+            let_go(loader)
         for _, ledger in setup.ledgers:
             ledger.flush()
         return setup.saver.close(timeout_s, hopeless=not save)

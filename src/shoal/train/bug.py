@@ -73,30 +73,15 @@ class Capsules:
         """
         if is_of_a_peer(error):
             return None
+        name = f"step-{int(about['step']):09d}-rank-{self._rank}"
+        partial = self._directory / f".tmp-{name}"
         try:
-            step = int(about["step"])
-            name = f"step-{step:09d}-rank-{self._rank}"
-            partial = self._directory / f".tmp-{name}"
             layout.discard(partial)
             partial.mkdir(parents=True)
-            files = _Files(partial)
-            files.write("batch.pt", lambda: torch.utils._pytree.tree_map_only(torch.Tensor, own_copy, batch))
-            files.write("rng.pt", lambda: packed(rng))
-            files.write("model.pt", lambda: _weights(model))
-            known = _describe(error, batch, model)
-            frame, line = _frame_of(error, trainer, batch, model, rng)
-            kept, left = keepable(frame.f_locals if frame is not None else {})
-            files.write("locals.pt", lambda: kept)
-            known |= {
-                "step": step,
-                "rank": self._rank,
-                "where": _place(frame, line),
-                "locals": shown(kept),
-                "left_out": left,
-                "trainer": _plain(about),
-                "files": files.written,
-                "problems": files.problems,
-            }
+            frame = _frame_of(error, trainer, batch, model, rng)
+            known = _fill(partial, frame, batch, model, rng)
+            known |= _describe(error, batch, model)
+            known |= {"step": int(about["step"]), "rank": self._rank, "trainer": _plain(about)}
             (partial / ABOUT).write_text(json.dumps(known, indent=1, default=str) + "\n")
             path = self._directory / name
             layout.commit(partial, path)
@@ -105,6 +90,7 @@ class Capsules:
             return path
         except Exception as problem:
             logger.warning("shoal: what was known of the failure could not be kept: %s", problem)
+            layout.discard(partial)
             return None
 
     def _prune(self, newest: Path) -> None:
@@ -149,6 +135,26 @@ class _Files:
         except Exception as error:
             path.unlink(missing_ok=True)
             self.problems.append(f"{name} could not be written: {type(error).__name__}: {error}"[:500])
+
+
+def _fill(
+    directory: Path, place: tuple[FrameType | None, int], batch: Any, model: Any, rng: Generators
+) -> dict[str, Any]:
+    """Write the files; what is to be said of them."""
+    frame, line = place
+    kept, left = keepable(frame.f_locals if frame is not None else {})
+    files = _Files(directory)
+    files.write("batch.pt", lambda: torch.utils._pytree.tree_map_only(torch.Tensor, own_copy, batch))
+    files.write("rng.pt", lambda: packed(rng))
+    files.write("model.pt", lambda: _weights(model))
+    files.write("locals.pt", lambda: kept)
+    return {
+        "where": _place(frame, line),
+        "locals": shown(kept),
+        "left_out": left,
+        "files": files.written,
+        "problems": files.problems,
+    }
 
 
 def _describe(error: BaseException, batch: Any, model: Any) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def keepable(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
             kept[name] = _reduced(value, budget, _DEEPEST)
         except _LeftOut as reason:
             left[name] = str(reason)
+        except Exception as error:  # a device that has failed gives nothing back
+            left[name] = f"cannot be read: {type(error).__name__}"
     return kept, left
 
 

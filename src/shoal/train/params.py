@@ -85,6 +85,8 @@ class Params:
     """Evaluations without a better one after which training ends; None goes on to the end."""
     parallel: Literal["auto", "ddp", "fsdp", "pipeline", "none"] = "auto"
     """How the model is spread over several workers."""
+    trackers: tuple[str, ...] = ()
+    """Where else metrics go: "tensorboard", "wandb"."""
     max_model_size: int | None = None
     """Variants with more parameters than this are skipped in a search."""
 

@@ -97,7 +97,8 @@ def _as_loader(given: Any, params: Params) -> Any:
     if isinstance(given, data.DataLoader):
         return given
     if isinstance(given, data.Dataset) and not isinstance(given, data.IterableDataset):
-        workers = params.num_workers
+        # What is in memory already is only slowed down by going through another process.
+        workers = 0 if type(given) is data.TensorDataset else params.num_workers
         return data.DataLoader(
             given, batch_size=params.batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
         )

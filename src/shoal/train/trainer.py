@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -28,11 +27,10 @@ from shoal.train.params import Params
 from shoal.train.precision import Precision
 from shoal.train.source import Piece, Source
 from shoal.train.state import State
-from shoal.train.table import parameter_table
+from shoal.train.voice import Voice
 from shoal.train.watch import Watch
 
 torch: Any = import_module("torch")
-logger = logging.getLogger(__name__)
 
 _LAST_GAP = 0.1
 """Of the way to the next evaluation: less than this at the end is not worth one."""
@@ -108,6 +106,7 @@ class Trainer:
             "keep_checkpoints": params.keep_models,
             "config": params.to_dict(),
             "parallel": params.parallel,
+            "trackers": params.trackers,
         }
 
     def target_samples(self) -> int:
@@ -133,10 +132,11 @@ class Trainer:
         with self.run if given is None else nullcontext():
             self._set_up()
             self.on_start()
-            with closing(self._source.pieces()) as pieces:
-                outcome = self._train(pieces)
-                if outcome.reason != "stopped" and self._is_evaluation_due(_LAST_GAP):
-                    self._evaluate()
+            try:
+                with closing(self._source.pieces()) as pieces:
+                    outcome = self._train(pieces)
+            finally:
+                self._voice.end(self.state)
             self.on_end(outcome)
         return outcome
 
@@ -162,9 +162,9 @@ class Trainer:
         self._ratio = schedule.make(params, target=self._target, epoch_samples=lambda: self._source.epoch_samples)
         self._gap = params.eval_every_samples or (self._source.epoch_samples if self._evaluates else 0)
         self._capsules = Capsules(run.output_dir / "bug", run.rank)
-        self._watch = Watch()
-        if run.is_main:
-            logger.info("%s", parameter_table(self._plain))
+        self._watch = Watch(self.model, device=run.device)
+        self._voice = Voice(run)
+        self._voice.begin(self._plain, self.state)
 
     def _train(self, pieces: Iterator[Piece]) -> Outcome:
         stops = False
@@ -182,6 +182,9 @@ class Trainer:
                 stops = totals.wants_stop
                 if self._is_evaluation_due(1.0):
                     self._evaluate()
+                    stops = stops or any(self._board.gather(bool(self.early_stop(self.state))))
+        if reason != "stopped" and self._is_evaluation_due(_LAST_GAP):
+            self._evaluate()
         return Outcome(reason, self.state.steps, self.state.seen, self.state.best)
 
     def _is_over(self, stops: bool) -> str:
@@ -223,7 +226,7 @@ class Trainer:
                 self._precision.backward(self._gradient.weigh(result.loss, samples))
         except Exception as error:
             where = {"step": self.state.steps + 1, "seen": self.state.seen, "epoch": piece.epoch}
-            self._capsules.save(error, batch=batch, model=self._plain, rng=rng, about=where)
+            self._capsules.save(error, batch=batch, model=self._plain, rng=rng, about=where, trainer=self)
             raise
         tally.add(loss, samples, result.figures)
         self.state.epoch = piece.epoch
@@ -248,6 +251,7 @@ class Trainer:
         run.aim(self.params.max_steps or math.ceil(state.steps * self._target / max(1, state.seen)))
         figures = {**tally.figures, **self._watch.after_step(state.seen, self._target)}
         run.step({"loss": totals.loss, "lr": self.optimizer.param_groups[0]["lr"], "seen": state.seen, **figures})
+        self._voice.after_step()
         self.on_step({"loss": totals.loss, **figures})
 
     def _is_evaluation_due(self, share: float) -> bool:
@@ -263,6 +267,7 @@ class Trainer:
         told = {f"eval/{name}": value for name, value in values.items()}
         self.run.evaluate(told)
         self.run.checkpoint(best=is_best, metrics=told)
+        self._voice.evaluated(self.state, values, is_best=is_best)
         self.on_evaluated(values, is_best=is_best)
 
     @contextmanager
