@@ -115,7 +115,7 @@ def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])
     done = subprocess.run(
-        [sys.executable, "-m", "shoal", "run", "--nproc", "2", "train.py"],
+        [str(Path(sys.executable).with_name("shoal")), "run", "--nproc", "2", "train.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
