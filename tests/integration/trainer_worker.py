@@ -1,4 +1,4 @@
-"""One rank of test_trainer.py: `trainer_worker.py SCENARIO FOLDER`; leaves what it found in FOLDER/rank<N>.json."""
+"""One rank of test_trainer_workers.py: `trainer_worker.py SCENARIO FOLDER`; leaves what it found in FOLDER/rank<N>.json."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class Accumulation:
     def add_model(self, model: Any) -> None:
         self._models.append(model)
         if not self._by_parameter:
+            model.register_forward_pre_hook(self._unweigh_input, with_kwargs=True)
             model.register_forward_hook(self._weigh_output)
 
     def add_optimizer(self, optimizer: Any) -> None:
@@ -174,12 +175,25 @@ class Accumulation:
             parameter, held = self._held.popitem()
             parameter.grad = held if parameter.grad is None else parameter.grad + held
 
+    def _unweigh_input(self, model: Any, args: Any, kwargs: Any) -> Any:
+        """What goes in may have come out before (embeddings given back to the model): its gradient is weighed there, once."""
+        weight = self._weight_in(model)
+        if weight == 1.0:
+            return None
+        factor = 1.0 / (weight or 1.0)
+        return torch.utils._pytree.tree_map(lambda value: _weighed(value, factor), (args, kwargs))
+
     def _weigh_output(self, model: Any, inputs: Any, output: Any) -> Any:
         self._forwarded = True
-        if self._micro is None or self._micro.weight == 1.0 or not torch.is_grad_enabled() or not model.training:
+        weight = self._weight_in(model)
+        if weight == 1.0:
             return output
-        weight = self._micro.weight
         return torch.utils._pytree.tree_map(lambda value: _weighed(value, weight), output)
+
+    def _weight_in(self, model: Any) -> float:
+        """1 where nothing is trained."""
+        micro = self._micro
+        return micro.weight if micro is not None and torch.is_grad_enabled() and model.training else 1.0
 
 
 def _again(kind: Any, state: dict[str, Any]) -> Any:

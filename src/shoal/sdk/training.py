@@ -229,7 +229,8 @@ class Training:
             return
         self._in_iteration = True
         setup.accumulation.take(micro)
-        self._restore_generators()
+        if micro.is_first:
+            self._restore_generators()
 
     def iteration_over(self, feed: Feed) -> None:
         if feed is self._driver:

@@ -35,6 +35,8 @@ class Task:
     env: Mapping[str, str] = field(default_factory=dict)
     outcome: Callable[[], str | None] = lambda: None
     """"finished", "stopped", "skipped" or "failed" as the training itself has noted it, if it has."""
+    why: Callable[[], str | None] = lambda: None
+    """Why it failed, as the worker has noted it whose own failure it was: in the log, those of its peers may come after."""
     score: Callable[[], float | None] = lambda: None
     """The best evaluation so far, smaller is better."""
     env_at: Callable[[Ready, Sequence[int]], Mapping[str, str]] = lambda place, slots: {}
@@ -114,12 +116,11 @@ class Gang:
         codes = {number: node.returncode for number, node in self._nodes.items()}
         noted, score = self.task.outcome(), self.task.score()
         worst = next((n for n, code in codes.items() if code not in (0, STOPPED)), None)
-        if noted == "stopped" or (worst is None and (self._was_told or STOPPED in codes.values())):
-            return Result(task=self.task, status="stopped", seconds=seconds, score=score)
         if worst is None and noted != "failed":
-            return Result(task=self.task, status=noted or "finished", seconds=seconds, score=score)
+            ended = "stopped" if self._was_told or STOPPED in codes.values() else "finished"
+            return Result(task=self.task, status=noted or ended, seconds=seconds, score=score)
         worst = worst or 0
-        reason = explain(codes[worst], _tail(self._log(worst)))
+        reason = self.task.why() or explain(codes[worst], _tail(self._log(worst)))
         return Result(task=self.task, status="failed", seconds=seconds, reason=reason, score=score)
 
     def _launch(self, ready: Ready, order: Order) -> subprocess.Popen[bytes]:

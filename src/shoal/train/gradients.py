@@ -92,14 +92,20 @@ def sample_count(batch: Any) -> int:
 
 
 def non_finite(model: Any) -> list[str]:
-    """Names of parameters and gradients that hold a NaN or an infinity."""
+    """Names of parameters and gradients that hold a NaN or an infinity; of a sharded model, in this worker's part."""
     found = []
     for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter.detach()).all()):
+        if not _is_finite(parameter):
             found.append(name)
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+        if parameter.grad is not None and not _is_finite(parameter.grad):
             found.append(f"{name}.grad")
     return found
+
+
+def _is_finite(tensor: Any) -> bool:
+    # Asked as a whole, the parts of a sharded tensor would wait for each other.
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return bool(torch.isfinite(local.detach()).all())
 
 
 def _first_tensor(value: Any) -> Any:

@@ -60,7 +60,7 @@ def f_score(precision: float, recall: float, beta: float = 1.0) -> float:
 
 def accuracy(true: Iterable[Label], predicted: Iterable[Label]) -> float:
     wanted, found = _pairs(true, predicted)
-    return sum(one == other for one, other in zip(wanted, found, strict=True)) / len(wanted)
+    return sum(bool(one == other) for one, other in zip(wanted, found, strict=True)) / len(wanted)
 
 
 def confusion(true: Iterable[Label], predicted: Iterable[Label]) -> dict[tuple[Label, Label], int]:

@@ -146,12 +146,12 @@ class _Pool:
 
     def _stop(self) -> None:
         self._stopping = True
+        for running in self._running:
+            running.gang.stop()
         self._desk.tell(f"Stopping: {len(self._running)} running tasks save, {len(self._waiting)} are not started.")
         for number, task in self._waiting:
             self._results[number] = Result(task=task, status="stopped", seconds=0.0)
         self._waiting.clear()
-        for running in self._running:
-            running.gang.stop()
 
 
 @dataclass(slots=True)

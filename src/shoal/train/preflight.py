@@ -162,6 +162,6 @@ def _interface(place: Place, needs: Needs, found: Mapping[str, Any], *, several:
     if len(outer) == 1 and not place.host.name.startswith("127."):
         return outer[0], []
     if place.host.is_here and len(outer) <= 1:
-        return (outer or list(known) or [None])[0], []
+        return next(iter([*outer, *known]), None), []
     told = f"E4: which network interface has the address {place.host.name} cannot be told; there are {names}"
     return None, [(told, "set net_name, e.g. eth0")]

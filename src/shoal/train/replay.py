@@ -11,7 +11,7 @@ import os
 import pdb
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -37,28 +37,22 @@ RESULT = "SHOAL_REPLAY_RESULT"
 def run_again(trainer: Any, directory: Path) -> NoReturn:
     """Call train_batch with the batch, the weights and the random numbers of the capsule; then backward."""
     about = read_about(directory)
+    given = current()
     # Of the script's making, or one that leaves nothing behind.
-    trainer.run = current() or init("replay", resume="never", checkpoint_every_s=None)
-    device = trainer.run.device
-    trainer.model = trainer.model.to(device)
-    _load(trainer.model, directory, about)
-    _set_state(trainer, about)
-    batch = to_device(_read(directory / "batch.pt", device, about), device)
-    if (directory / "rng.pt").is_file():
-        set_rng_state(torch.load(directory / "rng.pt", map_location="cpu", weights_only=True))
-    trainer.model.train()
-    first = f"step {about['step']} of rank {about['rank']}: {about['error']['type']}: {about['error']['message']}"
-    _say(f"Replaying {first}")
-    seen: list[FrameType | None] = []
-    culprits: list[str] = []
-    try:
-        with _watched(trainer.model, culprits), torch.autograd.set_detect_anomaly(trainer.params.detect_anomaly):
-            loss = _step(trainer, batch, device, seen)
-    except Exception as error:
-        _report(error, about, culprits)
-        if os.environ.get(PDB):
-            _debug(error, seen[-1] if seen else None)
-        raise
+    with nullcontext(given) if given is not None else init("replay", resume="never", checkpoint_every_s=None) as run:
+        trainer.run = run
+        batch = _prepare(trainer, directory, about)
+        _say(f"Replaying step {about['step']} of rank {about['rank']}: {_words(about['error'])}")
+        seen: list[FrameType | None] = []
+        culprits: list[str] = []
+        try:
+            with _watched(trainer.model, culprits), torch.autograd.set_detect_anomaly(trainer.params.detect_anomaly):
+                loss = _step(trainer, batch, seen)
+        except Exception as error:
+            _report(error, about, culprits)
+            if os.environ.get(PDB):
+                _debug(error, seen[-1] if seen else None)
+            raise
     _write_result("not again", about)
     _say(f"It did not happen again: the loss is {loss:.6g}.")
     for problem in about.get("problems", []):
@@ -78,8 +72,21 @@ def read_about(directory: Path) -> dict[str, Any]:
     return about
 
 
-def _step(trainer: Any, batch: Any, device: Any, seen: list[FrameType | None]) -> float:
-    precision = Precision(trainer.params.amp, device)
+def _prepare(trainer: Any, directory: Path, about: dict[str, Any]) -> Any:
+    """Everything as it was before the step; the batch."""
+    device = trainer.run.device
+    trainer.model = trainer.model.to(device)
+    trainer.model.train()
+    _load(trainer.model, directory, about)
+    _set_state(trainer, about)
+    batch = to_device(_read(directory / "batch.pt", device, about), device)
+    if (directory / "rng.pt").is_file():
+        set_rng_state(torch.load(directory / "rng.pt", map_location="cpu", weights_only=True))
+    return batch
+
+
+def _step(trainer: Any, batch: Any, seen: list[FrameType | None]) -> float:
+    precision = Precision(trainer.params.amp, trainer.run.device)
     with precision.forward():
         returned, frame = frame_at_return(lambda: trainer.train_batch(batch))
     seen.append(frame)
@@ -176,6 +183,10 @@ def _write_result(outcome: str, about: dict[str, Any], error: Exception | None =
     if path:
         told = None if error is None else {"type": type(error).__qualname__, "message": str(error)}
         Path(path).write_text(json.dumps({"outcome": outcome, "step": about["step"], "error": told}))
+
+
+def _words(error: dict[str, Any]) -> str:
+    return f"{error['type']}: {error['message']}"
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.core.errors import UsageError
+from shoal.core.errors import Refused, UsageError
 from shoal.sdk.board import Board
 from shoal.sdk.group import object_group
 from shoal.sdk.run import Run
@@ -56,6 +56,9 @@ class Trainer:
                 f"{', '.join(params.ranges)} has a Range of values, and a trainer takes one of them",
                 hint="for params in params.variants(): train with each",
             )
+        size = sum(p.numel() for p in model.parameters())
+        if params.max_model_size is not None and size > params.max_model_size:
+            raise Refused(f"the model has {size:,} parameters, more than max_model_size={params.max_model_size:,}")
         self.params, self.model = params, model
         self.optimizer = optimizer or make_optimizer(
             params.optimizer, model, lr=params.lr, weight_decay=params.weight_decay
@@ -189,12 +192,12 @@ class Trainer:
 
     def _is_over(self, stops: bool) -> str:
         """Why, or nothing."""
+        steps = self.params.max_steps
+        if self.state.seen >= self._target or (steps and self.state.steps >= steps):
+            return "finished"
         if self.run.should_stop:
             return "stopped"
-        if stops:
-            return "early_stop"
-        steps = self.params.max_steps
-        return "finished" if self.state.seen >= self._target or (steps and self.state.steps >= steps) else ""
+        return "early_stop" if stops else ""
 
     def _gather_gradient(self, pieces: Iterator[Piece]) -> Tally | None:
         """Of all mini-batches of a step; None if there is not enough data, on this worker or another."""

@@ -20,7 +20,7 @@ from shoal.train.data import Online, Records, Small, Variable, write_records  # 
 
 sizes = st.integers(1, 90)
 worlds = st.integers(1, 6)
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=15, deadline=None)
 
 
 def read_numbers(path):

@@ -16,11 +16,7 @@ functional = torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def same_numbers():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_masks_and_padding():
@@ -52,7 +48,7 @@ def test_a_recurrent_layer_does_not_read_padding(kind):
     x, lengths = torch.randn(2, 6, 3), torch.tensor([6, 2])
     out = nn.run_rnn(layer, x, lengths)
     assert torch.allclose(out[1, :2], nn.run_rnn(layer, x[1:, :2])[0], atol=1e-6)
-    assert out.shape == (2, 6, 10) and float(out[1, 2:].abs().sum()) == 0
+    assert out.shape == (2, 6, 10) and not out[1, 2:].any()
 
 
 def test_one_hot_and_choices():
@@ -134,7 +130,7 @@ def test_activations_are_their_formulae():
 def test_dropped_paths_are_whole_samples_and_keep_the_mean():
     layer = nn.DropPath(0.25)
     out = layer(torch.ones(4000, 3))
-    assert set(out.unique().tolist()) == {0.0, pytest.approx(4 / 3)}
+    assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert bool(((out == 0).all(1) | (out > 0).all(1)).all())
     assert float(out.mean()) == pytest.approx(1, abs=0.05)
     assert torch.equal(layer.eval()(torch.ones(2, 3)), torch.ones(2, 3))

@@ -11,7 +11,9 @@ All of them iterate over (epoch, batch) and have state_dict and load_state_dict.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shoal.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from shoal.train.data.check import FileFacts, check_files
@@ -36,24 +38,19 @@ __all__ = [
     "write_records",
 ]
 
-_HOMES = {
-    "FileFacts": "check",
-    "Online": "online",
-    "RecordReader": "record_files",
-    "RecordWriter": "record_files",
-    "Records": "records",
-    "Small": "small",
-    "Variable": "variable",
-    "check_files": "check",
-    "expand": "files",
-    "read_samples": "files",
-    "write_records": "record_files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "FileFacts": ".check",
+        "Online": ".online",
+        "RecordReader": ".record_files",
+        "RecordWriter": ".record_files",
+        "Records": ".records",
+        "Small": ".small",
+        "Variable": ".variable",
+        "check_files": ".check",
+        "expand": ".files",
+        "read_samples": ".files",
+        "write_records": ".record_files",
+    },
+)

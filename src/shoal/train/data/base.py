@@ -34,6 +34,7 @@ class Settings:
     epochs: float | None = None
     """How often all samples come; None: without end. Part of an epoch counts as one: the trainer stops inside."""
     seed: int = 0
+    """None counts as 0: ranks have to agree."""
     shuffle: bool = True
     """In an order that depends on seed and epoch alone, not on ranks, workers or restarts."""
     rank: int | None = None
@@ -55,7 +56,7 @@ class Settings:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
                 raise UsageError(f"training data has no setting {name}", hint=hint)
-        made = cls(**options)
+        made = cls(**{**options, "seed": options.get("seed") or 0})
         made.rank, made.world = ranks(made.rank, made.world)
         if made.epochs is not None and made.epochs <= 0:
             raise UsageError(f"epochs is {made.epochs}, and should be above 0, or None for no end")

@@ -1,0 +1,12 @@
+# ruff: noqa
+# fmt: off
+# mypy: ignore-errors
+# As printed in TopSpin's README, but for the imports.
+from example.nlp.intent_dection.param import Param
+from palframe.pytorch.estimator4 import starter
+
+if __name__ == "__main__":
+  starter.start_distributed_train(
+    Param.get_instance(),
+    "example/nlp/intent_dection/train.py",
+  )

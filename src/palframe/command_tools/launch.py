@@ -1,0 +1,6 @@
+"""The command `palframe`."""
+
+from shoal.compat.topspin.palframe_cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,3 @@
+"""Measures."""
+
+from shoal.compat.topspin.measure import Measure  # noqa: F401

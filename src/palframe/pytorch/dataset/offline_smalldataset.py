@@ -1,0 +1,4 @@
+"""`get_batch_data` of this kind of dataset."""
+
+from shoal.compat.topspin.datasets import parse_feat_folder  # noqa: F401
+from shoal.compat.topspin.datasets import small_get_batch_data as get_batch_data  # noqa: F401

@@ -1,0 +1,3 @@
+"""Model wrappers."""
+
+from shoal.compat.topspin.model import ModelWrapperBase  # noqa: F401

@@ -1,0 +1,1 @@
+"""One version's modules, as scripts import them."""

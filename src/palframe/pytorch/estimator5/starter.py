@@ -1,0 +1,3 @@
+"""Starting trainings."""
+
+from shoal.compat.topspin.starter import *  # noqa: F403

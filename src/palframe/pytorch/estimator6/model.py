@@ -1,0 +1,3 @@
+"""Models."""
+
+from shoal.compat.topspin.model import ModelBase  # noqa: F401

@@ -1,0 +1,3 @@
+"""The predictor."""
+
+from shoal.compat.topspin.predict import PredictorBase  # noqa: F401

@@ -1,0 +1,3 @@
+"""The trainer."""
+
+from shoal.compat.topspin.train import TrainerBase  # noqa: F401

@@ -1,0 +1,1 @@
+"""Datasets in memory and in mapped files."""

@@ -1,0 +1,3 @@
+"""LAMB."""
+
+from shoal.train.optim.lamb import Lamb as LambOptimizer  # noqa: F401

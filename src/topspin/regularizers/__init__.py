@@ -1,0 +1,3 @@
+"""VAT, R-Drop, SMART."""
+
+from shoal.compat.topspin.regularizers import *  # noqa: F403

@@ -1,0 +1,6 @@
+"""`python -m topspin.tools.draw_figure --path_work P --out_file F` draws figures."""
+
+from shoal.compat.topspin.draw_figure import draw_figure, main  # noqa: F401
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,3 @@
+"""Helpers."""
+
+from shoal.compat.topspin.helper import *  # noqa: F403
