@@ -1,0 +1,130 @@
+"""Search spaces: read from what people type, and counted through in the order they expect.
+
+lr=5e-4,7e-4        these values
+hidden=100:300      whole numbers between
+lr=1e-5:1e-2:log    numbers between, by magnitude
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from shoal.core.errors import UsageError
+from shoal.core.sweeps import Axis, Between, Choice, Params
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_HINT = "for example --param lr=1e-4,3e-4 or --param lr=1e-5:1e-2:log or --param hidden=64:512"
+
+
+def read_param(text: str) -> tuple[str, Axis]:
+    """NAME=VALUES as typed."""
+    name, equals, values = text.partition("=")
+    if not equals or not _NAME.fullmatch(name.strip()) or not values.strip():
+        raise UsageError(f"{text!r} is not NAME=VALUES", hint=_HINT)
+    return name.strip(), read_axis(name.strip(), values.strip())
+
+
+def read_axis(name: str, given: Any) -> Axis:
+    """The values of one parameter: as typed, or from a file a list, a number, or {low, high, log}."""
+    try:
+        if isinstance(given, Mapping):
+            return Between(**given) if "low" in given else Choice(**given)
+        if isinstance(given, str):
+            parts = given.split(":")
+            numbers = [_number(p) for p in parts[:2]]
+            if len(parts) in (2, 3) and None not in numbers and parts[2:] in ([], ["log"], ["linear"]):
+                return _between(parts)
+            return Choice(values=[_value(v) for v in _split(given)])
+        return Choice(values=list(given) if isinstance(given, Sequence) else [given])
+    except ValidationError as error:
+        raise UsageError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}", hint=_HINT) from None
+    except TypeError as error:
+        raise UsageError(f"{name}: {error}", hint=_HINT) from None
+
+
+def grid(space: Mapping[str, Axis]) -> Iterator[Params]:
+    """Every combination: the first parameter changes slowest, groups fastest."""
+    for at in range(grid_size(space)):
+        yield grid_point(space, at)
+
+
+def grid_size(space: Mapping[str, Axis]) -> int:
+    return math.prod(len(axis) for axis in _axes(space))
+
+
+def grid_point(space: Mapping[str, Axis], at: int) -> Params:
+    """The combination of that number, without counting through those before it."""
+    chosen: list[Params] = []
+    for axis in reversed(_axes(space)):
+        at, index = divmod(at, len(axis))
+        chosen.append(axis[index])
+    found = dict(itertools.chain.from_iterable(part.items() for part in reversed(chosen)))
+    return {name: found[name] for name in space}
+
+
+def arguments(params: Params) -> list[str]:
+    """As a script's command line: --name value. True is the bare flag, False and None leave it out."""
+    found: list[str] = []
+    for name, value in params.items():
+        if value is True:
+            found.append(f"--{name}")
+        elif value is not False and value is not None:
+            found += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
+    return found
+
+
+def _axes(space: Mapping[str, Axis]) -> list[list[Params]]:
+    single: list[list[Params]] = []
+    groups: dict[str, list[Params]] = {}
+    for name, axis in space.items():
+        if isinstance(axis, Between):
+            raise UsageError(f"{name} is a range, which cannot be counted through")
+        if axis.group is None:
+            single.append([{name: value} for value in axis.values])
+        else:
+            rows = groups.setdefault(axis.group, [{} for _ in axis.values])
+            for row, value in zip(rows, axis.values, strict=True):
+                row[name] = value
+    return [*single, *groups.values()]
+
+
+def _between(parts: list[str]) -> Between:
+    whole = all(re.fullmatch(r"[+-]?\d+", p.strip()) for p in parts[:2])
+    return Between(low=float(parts[0]), high=float(parts[1]), log=parts[2:] == ["log"], whole=whole)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _value(text: str) -> JsonValue:
+    """A JSON value if it is one (5, 1e-3, true, [3,4]), else the text."""
+    text = text.strip()
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        number = _number(text)
+        return number if number is not None and math.isfinite(number) else text
+    return value
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for at, letter in enumerate(text):
+        quoted ^= letter == '"'
+        depth += 0 if quoted else (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0 and not quoted:
+            parts.append(text[start:at])
+            start = at + 1
+    return [p for p in [*parts, text[start:]] if p.strip()]
