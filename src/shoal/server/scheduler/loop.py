@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from shoal.core.agents import Launch
 from shoal.core.errors import ShoalError
 from shoal.core.ids import new_id
-from shoal.core.jobs import JobSpec
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.engines.base import AgentState, Gang
@@ -23,10 +22,11 @@ from shoal.engines.slots import cpu_threads
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
-from shoal.server.scheduler.decide import Decision, MachineState, Placement, QueuedJob, decide
+from shoal.server.scheduler.decide import Decision, Placement, decide
+from shoal.server.scheduler.memory import ran_s
 from shoal.server.services import attempts
 from shoal.server.services.agents import read_token
-from shoal.server.services.jobs import request_stop
+from shoal.server.services.jobs import request_preempt, request_stop
 from shoal.server.services.keys import flush_touched
 
 logger = logging.getLogger(__name__)
@@ -76,32 +76,33 @@ class Scheduler:
             flush_touched(self.ctx)
 
     def pass_once(self) -> None:
+        machines = self.ctx.engine.capacity()
         with self.ctx.db.read() as session:
-            nodes, queue = _open_nodes(session), _queue(session)
-            limits = _over_time(session)
+            nodes, limits = _open_nodes(session), _over_time(session)
+            seen = self.ctx.queue.look(session, machines, self.ctx.settings)
         for job_id, text in limits:
             self._hit_limit(job_id, text)
         self._watch(nodes)
-        if queue:
-            self._act(decide(self._machines(nodes), queue))
-        else:
-            self.ctx.live.waiting = {}
-
-    def _machines(self, nodes: list[OpenNode]) -> list[MachineState]:
-        used: dict[str, set[int]] = {}
-        for node in nodes:
-            if not node.state.is_terminal:
-                used.setdefault(node.machine, set()).update(node.slots)
-        return [
-            MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())))
-            for m in self.ctx.engine.capacity()
-            if m.state == "up"
-        ]
+        self._act(decide(seen))
 
     def _act(self, decision: Decision) -> None:
         self.ctx.live.waiting = decision.waiting
+        self.ctx.queue.promised = decision.head.job_id if decision.head else None
         for job_id, gang in decision.starts:
             self._start(job_id, gang)
+        for job_id, for_id in decision.preempts.items():
+            self._preempt(job_id, for_id)
+
+    def _preempt(self, job_id: str, for_id: str) -> None:
+        def work(session: Session) -> bool:
+            job, other = session.get(Job, job_id), session.get(Job, for_id)
+            if job is None or other is None or other.state != JobState.QUEUED:
+                return False
+            what = f"job '{other.name}'" if other.workspace_id == job.workspace_id else "a job of another workspace"
+            return request_preempt(session, job, f"made way for {what} with priority {other.priority}")
+
+        if self.ctx.db.write(work):
+            self.ctx.live.job_changed(job_id)
 
     def _start(self, job_id: str, gang: list[Placement]) -> None:
         attempt_id = new_id("att")
@@ -211,29 +212,17 @@ def _open_nodes(session: Session) -> list[OpenNode]:
     return [OpenNode(j, a, i, m, tuple(s), NodeState(state)) for j, a, i, m, s, state in rows]
 
 
-def _queue(session: Session) -> list[QueuedJob]:
-    queue = []
-    for job in session.scalars(select(Job).where(Job.state == JobState.QUEUED.value, Job.ended_at.is_(None))):
-        spec = JobSpec.model_validate(job.spec)
-        queue.append(
-            QueuedJob(
-                job_id=job.id,
-                priority=job.priority,
-                order=(job.created_at.timestamp(), job.id),
-                min_nodes=spec.min_nodes,
-                max_nodes=spec.max_nodes,
-                accels=spec.accels,
-            )
-        )
-    return queue
-
-
 def _over_time(session: Session) -> list[tuple[str, str]]:
-    """Running jobs past their limit, counted over all attempts from the first one's start."""
+    """Running jobs past their limit, counted over the time all their attempts have run."""
     now, over = utcnow(), []
-    open_jobs = select(Job).where(Job.ended_at.is_(None), Job.started_at.is_not(None), Job.stop_requested_at.is_(None))
-    for job in session.scalars(open_jobs):
-        limit = job.spec.get("time_limit_s")
-        if limit and job.started_at and now - job.started_at > timedelta(seconds=limit):
-            over.append((job.id, f"time limit of {timedelta(seconds=limit)} reached"))
+    open_jobs = (
+        select(Job.id, Job.spec, Job.started_at, Attempt.started_at)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.state != AttemptState.ENDED.value, Attempt.started_at.is_not(None))
+        .where(Job.ended_at.is_(None), Job.stop_requested_at.is_(None))
+    )
+    for job_id, spec, since, started in session.execute(open_jobs):
+        limit = spec.get("time_limit_s")
+        if limit and started and (now - started).total_seconds() + ran_s(session, job_id, since) > limit:
+            over.append((job_id, f"time limit of {timedelta(seconds=limit)} reached"))
     return over

@@ -1,0 +1,136 @@
+"""`shoal training why` and `change`: why a job waits, and what to do about it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from shoal.cli._format import clean, duration, timestamp
+from shoal.cli._output import out
+from shoal.cli._parse import parse_duration, parse_nodes
+from shoal.cli._session import connect
+from shoal.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.core.queue import JobChange, WhyView
+
+
+def why(name: str, /) -> None:
+    """Tell why a job waits, when it will likely start, and what would start it now.
+
+    The change it suggests was tried on the queue as it is.
+
+    For example:
+
+      shoal training why big
+      shoal training why big --json
+
+    Parameters
+    ----------
+    name
+        The job's name or id.
+    """
+    with connect() as client:
+        told = client.queue.why(name)
+    out.show(told, lambda: _print(told))
+
+
+def change(
+    name: str,
+    /,
+    *,
+    priority: Annotated[int | None, Parameter(allow_leading_hyphen=True)] = None,
+    nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
+    accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
+    time_limit: str | None = None,
+    expected: str | None = None,
+    exclude: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
+    prefer: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
+    any_machine: bool = False,
+) -> None:
+    """Change what a waiting job asks for; it keeps its place by time of submission.
+
+    For example:
+
+      shoal training change big --priority 10
+      shoal training change big --nodes 1:4 --accels 2
+      shoal training change big --time-limit 2h
+      shoal training change big --time-limit none --any-machine
+
+    Parameters
+    ----------
+    name
+        The job's name or id.
+    priority
+        From -100 to 100; higher runs first.
+    nodes
+        Number of nodes, or MIN:MAX for as many as there are.
+    accels
+        Slots per node.
+    time_limit
+        Stop it after this long: 90s, 30m, 8h, 2d; 'none' for no limit.
+    expected
+        How long it is likely to run; 'none' for unknown.
+    exclude
+        Machine it must not run on (repeatable); replaces those given before.
+    prefer
+        Machine to run on where it has room (repeatable); replaces those given before.
+    any_machine
+        Exclude no machine any more.
+    """
+    from shoal.core.queue import JobChange
+
+    if any_machine and exclude:
+        raise UsageError("--any-machine and --exclude are at odds.")
+    low, high = parse_nodes(nodes) if nodes else (None, None)
+    wanted = JobChange(
+        priority=priority,
+        min_nodes=low,
+        max_nodes=high,
+        accels=accels,
+        time_limit_s=_seconds(time_limit, "--time-limit"),
+        expected_s=_seconds(expected, "--expected"),
+        exclude=[] if any_machine else exclude,
+        prefer=prefer,
+    )
+    _demand(wanted, name)
+    with connect() as client:
+        job = client.queue.change(name, wanted)
+    out.show(job, lambda: out.say(f"Job '{job.name}' changed. Whether it helps: {out.prog} training why {job.name}"))
+
+
+def _demand(wanted: JobChange, name: str) -> None:
+    if not wanted.model_dump(exclude_none=True):
+        raise UsageError("Say what to change.", hint=f"{out.prog} training change {name} --priority 10")
+
+
+def _seconds(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    return 0 if text == "none" else max(1, round(parse_duration(text, option)))
+
+
+def _print(told: WhyView) -> None:
+    out.line(f"{told.job}: {clean(told.text)}")
+    for line in told.evidence:
+        out.line(f"  {clean(line)}")
+    if told.reason == "not_waiting":
+        return
+    if told.starts_at is None:
+        out.line("Likely start: nobody can say")
+    else:
+        unsure = "" if told.sure else "; a guess, as not all lengths are known"
+        out.line(f"Likely start: {starts(told.starts_at)}{unsure}")
+    if told.suggestion is None:
+        out.line("Nothing you could change would start it now.")
+        return
+    out.line(f"{clean(told.suggestion.what)[:1].upper()}{clean(told.suggestion.what)[1:]}:")
+    out.line(f"  {told.suggestion.command}")
+
+
+def starts(moment: datetime) -> str:
+    """`in 12 min (2026-01-31T12:00:00Z)`, or `now`."""
+    left_s = (moment - datetime.now(UTC)).total_seconds()
+    return f"in {duration(left_s)} ({timestamp(moment)})" if left_s > 1 else "now"

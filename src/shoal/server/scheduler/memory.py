@@ -1,0 +1,262 @@
+"""What the scheduler sees: the database and the machines, as one snapshot. It remembers what it has read of queued jobs,
+how long jobs like them took, and what each workspace has used, so that a pass over thousands of them stays cheap."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from shoal.core.schema import utcnow
+from shoal.core.settings import ServerSettings
+from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.engines.base import Machine
+from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.people import Workspace
+from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
+from shoal.server.scheduler.share import aged, used_between
+from shoal.server.scheduler.simulate import left_s
+
+_HISTORY_JOBS = 200
+_HISTORY_S = 60.0
+_PAST_HALF_LIVES = 10
+_COLUMNS = (Job.id, Job.workspace_id, Job.priority, Job.spec, Job.created_at, Job.started_at, Job.attempts)
+
+
+@dataclass(slots=True)
+class QueueMemory:
+    """One per server; the scheduler and those who ask about the queue share it."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[str, tuple[tuple[int, int], QueuedJob]] = field(default_factory=dict)
+    """Job id → what it was read at (priority and attempts), and what was read."""
+    _batches: dict[tuple[str, str], float] = field(default_factory=dict)
+    _history: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    promised: str | None = None
+    """The head of the queue at the last pass."""
+    _used: dict[str, float] = field(default_factory=dict)
+    """Workspace → slot-seconds, faded."""
+    _used_at: float = 0.0
+
+    def forget(self, job_id: str) -> None:
+        """It was changed while it waited."""
+        with self._lock:
+            self._known.pop(job_id, None)
+
+    def look(self, session: Session, machines: Iterable[Machine], settings: ServerSettings) -> Snapshot:
+        policy = policy_of(settings)
+        with self._lock:
+            now = utcnow().timestamp()
+            running = self._running(session, now, policy)
+            self._account(session, now, policy)
+            return Snapshot(
+                now=now,
+                machines=_machines(session, machines),
+                queue=self._queue(session, now),
+                running=running,
+                shares=self._shares(session),
+                policy=policy,
+                promised=self.promised,
+            )
+
+    def _queue(self, session: Session, now: float) -> list[QueuedJob]:
+        waiting = select(Job.id, Job.priority, Job.attempts).where(
+            Job.state == JobState.QUEUED.value, Job.ended_at.is_(None)
+        )
+        queue, new, known = [], [], self._known
+        for job_id, priority, attempts in session.execute(waiting):
+            seen = known.get(job_id)
+            if seen is not None and seen[0] == (priority, attempts):
+                queue.append(seen[1])
+            else:
+                new.append(job_id)
+        for row in _in_parts(session, new):
+            ran = ran_s(session, row.id, row.started_at)
+            job = self._queued(session, row, ran, now)
+            known[job.job_id] = ((row.priority, row.attempts), job)
+            queue.append(job)
+        if len(known) > 2 * len(queue) + 1000:
+            self._known = {job.job_id: known[job.job_id] for job in queue}
+        return queue
+
+    def _queued(self, session: Session, row: Row[Any], ran: float, now: float) -> QueuedJob:
+        spec, since = row.spec, row.created_at.timestamp()
+        limit, batch = spec.get("time_limit_s"), spec.get("batch")
+        expected = self._expected(session, row.workspace_id, spec, now)
+        order: tuple[float, str] | tuple[float, str, float, str] = (since, row.id)
+        if batch:
+            first = self._batches.setdefault((row.workspace_id, batch), since)
+            order = (first, batch, -(expected or 0.0), row.id)
+        return QueuedJob(
+            job_id=row.id,
+            priority=row.priority,
+            order=order,
+            min_nodes=spec["min_nodes"],
+            max_nodes=spec["max_nodes"],
+            accels=spec["accels"],
+            workspace=row.workspace_id,
+            since=since,
+            limit_s=None if limit is None else max(1.0, limit - ran),
+            expected_s=None if expected is None else max(1.0, expected - ran),
+            exclude=frozenset(spec.get("exclude", ())),
+            prefer=frozenset(spec.get("prefer", ())),
+        )
+
+    def _expected(self, session: Session, workspace: str, spec: dict[str, Any], now: float) -> float | None:
+        """What it says itself, or what the last jobs with the same script took here."""
+        if told := spec.get("expected_s"):
+            return float(told)
+        read_at, found = self._history.get(workspace, (float("-inf"), {}))
+        if now - read_at > _HISTORY_S:
+            found = _median_lengths(session, workspace)
+            self._history[workspace] = (now, found)
+        likely = found.get(spec["entry"][0])
+        limit = spec.get("time_limit_s")
+        return likely if limit is None or likely is None else min(likely, float(limit))
+
+    def _running(self, session: Session, now: float, policy: Policy) -> list[RunningJob]:
+        slots: dict[str, dict[str, int]] = {}
+        for attempt_id, machine, held in session.execute(_HELD):
+            mine = slots.setdefault(attempt_id, {})
+            mine[machine] = mine.get(machine, 0) + len(held)
+        running = []
+        for row in session.execute(_OPEN):
+            started = row.attempt_created_at.timestamp()
+            ran = ran_s(session, row.id, row.started_at) if row.attempts > 1 else 0.0
+            if row.attempt_started_at is not None:
+                ran += max(0.0, now - row.attempt_started_at.timestamp())
+            asked = self._queued(session, row, ran, now)
+            likely = _likely_end(row, asked, self._expected(session, row.workspace_id, row.spec, now), ran)
+            running.append(
+                RunningJob(
+                    job_id=row.id,
+                    priority=row.priority,
+                    slots=slots.get(row.attempt_id, {}),
+                    workspace=row.workspace_id,
+                    started=started,
+                    ends_in_s=min(likely, default=None),
+                    stopping=row.stop_requested_at is not None,
+                    keeps=started - asked.since >= policy.patience_s,
+                    asked=asked,
+                )
+            )
+        return running
+
+    def _account(self, session: Session, now: float, policy: Policy) -> None:
+        if self._used_at == 0.0:
+            self._used_at = now - _PAST_HALF_LIVES * policy.half_life_s
+        used = aged(self._used, {}, self._used_at, now, policy.half_life_s)
+        for workspace, slots, start, end in _uses(session, self._used_at, now):
+            used[workspace] = used.get(workspace, 0.0) + used_between(slots, start, end, now, policy.half_life_s)
+        self._used, self._used_at = used, now
+
+    def _shares(self, session: Session) -> dict[str, Share]:
+        used = self._used
+        shares = {workspace: Share(used_s=used_s) for workspace, used_s in used.items()}
+        special = select(Workspace.id, Workspace.share, Workspace.slot_quota).where(
+            Workspace.slot_quota.is_not(None) | (Workspace.share != 1.0)
+        )
+        for workspace, weight, quota in session.execute(special):
+            shares[workspace] = Share(weight=weight, quota=quota, used_s=used.get(workspace, 0.0))
+        return shares
+
+
+def policy_of(settings: ServerSettings) -> Policy:
+    return Policy(
+        half_life_s=settings.queue_half_life_h * 3600,
+        patience_s=settings.queue_patience_h * 3600,
+        preempt=settings.queue_preempt,
+        grace_s=settings.stop_grace_s,
+    )
+
+
+_HELD = (
+    select(Node.attempt_id, Node.machine, Node.slots)
+    .join(Attempt, Attempt.id == Node.attempt_id)
+    .where(Attempt.state != AttemptState.ENDED.value)
+    .where(Node.state.not_in([s.value for s in NodeState if s.is_terminal]))
+)
+_OPEN = (
+    select(
+        *_COLUMNS,
+        Job.progress,
+        Job.stop_requested_at,
+        Attempt.id.label("attempt_id"),
+        Attempt.created_at.label("attempt_created_at"),
+        Attempt.started_at.label("attempt_started_at"),
+    )
+    .join(Attempt, Attempt.job_id == Job.id)
+    .where(Attempt.state != AttemptState.ENDED.value)
+    .order_by(Attempt.id)
+)
+
+
+def _machines(session: Session, machines: Iterable[Machine]) -> list[MachineState]:
+    used: dict[str, set[int]] = {}
+    for _, machine, slots in session.execute(_HELD):
+        used.setdefault(machine, set()).update(slots)
+    return [
+        MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())))
+        for m in machines
+        if m.state == "up"
+    ]
+
+
+def _likely_end(row: Row[Any], asked: QueuedJob, expected_s: float | None, ran: float) -> list[float]:
+    """Seconds until it ends: at its limit at the latest; by its own progress, or else by what such jobs took."""
+    ends = [] if asked.limit_s is None else [asked.limit_s]
+    progress = row.progress or {}
+    eta = progress.get("eta_high_s") or progress.get("eta_s")
+    if row.attempt_started_at is not None and eta is not None:
+        ends.append(float(eta))
+    elif expected_s is not None:
+        ends.append(left_s(expected_s, 0.0, ran))
+    return ends
+
+
+def ran_s(session: Session, job_id: str, since: datetime | None) -> float:
+    """Over all its attempts that are over, since it first started or was last resumed by someone."""
+    if since is None:
+        return 0.0
+    spans = select(Attempt.started_at, Attempt.ended_at).where(Attempt.job_id == job_id, Attempt.started_at >= since)
+    return sum((end - start).total_seconds() for start, end in session.execute(spans) if start and end)
+
+
+def _median_lengths(session: Session, workspace: str) -> dict[str, float]:
+    """Script → how long the last jobs that ran it to the end took."""
+    done = (
+        select(Job.spec, Job.started_at, Job.ended_at)
+        .where(Job.workspace_id == workspace, Job.state == JobState.SUCCEEDED.value, Job.started_at.is_not(None))
+        .order_by(Job.id.desc())
+        .limit(_HISTORY_JOBS)
+    )
+    lengths: dict[str, list[float]] = {}
+    for spec, started, ended in session.execute(done):
+        if started is not None and ended is not None:
+            lengths.setdefault(spec["entry"][0], []).append((ended - started).total_seconds())
+    return {script: max(1.0, statistics.median(found)) for script, found in lengths.items()}
+
+
+def _uses(session: Session, since: float, now: float) -> Iterator[tuple[str, int, float, float]]:
+    """Workspace, slots, start and end of what was held between the two moments."""
+    moment = datetime.fromtimestamp(since, UTC)
+    used = (
+        select(Job.workspace_id, Attempt.created_at, Attempt.ended_at, Node.slots)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Node, Node.attempt_id == Attempt.id)
+    )
+    # Asked one by one, each is answered by an index; together, by neither.
+    for which in (Attempt.ended_at > moment, Attempt.state != AttemptState.ENDED.value):
+        for workspace, start, end, slots in session.execute(used.where(which)):
+            yield workspace, len(slots), max(since, start.timestamp()), end.timestamp() if end is not None else now
+
+
+def _in_parts(session: Session, job_ids: list[str]) -> Iterable[Row[Any]]:
+    for at in range(0, len(job_ids), 500):
+        yield from session.execute(select(*_COLUMNS).where(Job.id.in_(job_ids[at : at + 500])))
