@@ -1,8 +1,13 @@
-"""A real server and a real browser. Skipped where Chromium (Debian's `chromium`) or Playwright is missing."""
+"""Real servers and a real browser. Skipped where Chromium (Debian's `chromium`) or Playwright is missing.
+
+One browser serves all tests, and one filled server all that only look; pictures of pages go to SHOAL_SHOTS.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,13 @@ import pytest
 
 from shoal.testing.live import LiveServer, live_server
 
-SHOTS = Path(__file__).parents[2] / "build/screenshots"
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit/server"))  # for web_run: jobs and what agents tell of them
+sys.path.insert(0, str(Path(__file__).parent))
+
+from filled import Filled, fill
+
+_UNANSWERED = ("Failed to load resource", "Response Status Error Code", "htmx:sendError", "htmx:afterRequest")
+WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="session")
@@ -27,41 +38,91 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LiveServer]:
-    with live_server(tmp_path / "home") as server:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One for a file of tests: empty when they start."""
+    with live_server(tmp_path_factory.mktemp("server") / "home") as server:
         yield server
 
 
-class Watched:
-    """A page, and everything that went wrong in it: errors, dialogs a script opened, loads the policy refused."""
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """One with a bit of everything in it, good and hostile. Tests that use it only look."""
+    home = tmp_path_factory.mktemp("filled") / "home"
+    home.mkdir()
+    made = fill(home)
+    with live_server(home) as server, server.client() as client:
+        made.base = client.url
+        yield made
 
-    def __init__(self, browser: Any, **options: Any):
-        self.context = browser.new_context(viewport={"width": 1280, "height": 860}, accept_downloads=True, **options)
-        self.page = self.context.new_page()
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of pages are put."""
+    told = os.environ.get("SHOAL_SHOTS")
+    folder = Path(told) if told else tmp_path_factory.mktemp("artifacts")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Watched:
+    """A page, and everything that went wrong in it: errors, dialogs a script opened, loads the policy refused, planted calls."""
+
+    def __init__(self, browser: Any, shots: Path, **options: Any):
+        given = {"viewport": WIDE, "accept_downloads": True} | options
+        self.context, self.shots = browser.new_context(**given), shots
         self.problems: list[str] = []
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("console", self._heard)
+        # What the hostile texts of `filled` call, should one of them run.
+        self.context.expose_binding("ran", lambda _, *told: self.problems.append(f"ran: {told}"))
+        self.context.on("page", self._watch)
+        self.page = self.context.new_page()
+
+    def _watch(self, page: Any) -> None:
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("console", self._heard)
 
     def _heard(self, message: Any) -> None:
-        """Answers that are refusals are logged too, by Chromium and by htmx; they are part of what is tested."""
-        is_refusal = message.text.startswith(("Failed to load resource", "Response Status Error Code"))
-        if message.type == "error" and not is_refusal:
+        """Answers that are refusals, or never came, are logged too, by Chromium and by htmx; they are part of what is tested."""
+        if message.type == "error" and not message.text.startswith(_UNANSWERED):
             self.problems.append(message.text)
 
-    def shoot(self, name: str) -> None:
-        SHOTS.mkdir(parents=True, exist_ok=True)
+    def enter(self, filled: Filled, session: str) -> Watched:
+        """Signed in to the filled server."""
+        port = filled.base.rpartition(":")[2]
+        self.context.add_cookies([{"name": f"shoal_session_{port}", "value": session, "url": filled.base}])
+        return self
+
+    def theme(self, name: str) -> None:
+        self.page.evaluate(
+            "theme => { document.documentElement.dataset.theme = theme; dispatchEvent(new Event('shoal:theme')); }",
+            name,
+        )
+
+    def shoot(self, name: str, *, whole: bool = False) -> None:
         for theme in ("light", "dark"):
-            self.page.evaluate(
-                "theme => { document.documentElement.dataset.theme = theme; dispatchEvent(new Event('shoal:theme')); }",
-                theme,
-            )
-            self.page.screenshot(path=SHOTS / f"{name}-{theme}.png")
+            self.theme(theme)
+            self.page.screenshot(path=self.shots / f"{name}-{theme}.png", full_page=whole, animations="disabled")
 
 
 @pytest.fixture
-def watched(chromium: Any) -> Iterator[Watched]:
-    watched = Watched(chromium)
+def watched(chromium: Any, shots: Path) -> Iterator[Watched]:
+    watched = Watched(chromium, shots)
+    yield watched
+    watched.context.close()
+
+
+@pytest.fixture(scope="module")
+def looking(chromium: Any, shots: Path, filled: Filled) -> Iterator[Watched]:
+    """A page of the filled server's owner, for all tests of a file."""
+    watched = Watched(chromium, shots).enter(filled, filled.session)
+    yield watched
+    watched.context.close()
+
+
+@pytest.fixture(scope="module")
+def beside_mallory(chromium: Any, shots: Path, filled: Filled) -> Iterator[Watched]:
+    """As `looking`, where every text is hostile."""
+    watched = Watched(chromium, shots).enter(filled, filled.mallory)
     yield watched
     watched.context.close()

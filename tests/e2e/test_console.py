@@ -6,6 +6,7 @@ import zipfile
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
+from hands import enter
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -38,12 +39,6 @@ def code(tmp_path):
     return folder
 
 
-def enter(server, page):
-    link = server.json("console")["url"]
-    page.goto(link)
-    return link.partition("/enter/")[0]
-
-
 def test_from_the_link_to_a_job_that_is_watched_stopped_and_deleted(server, watched, code, tmp_path):
     page = watched.page
     enter(server, page)
@@ -70,7 +65,7 @@ def test_from_the_link_to_a_job_that_is_watched_stopped_and_deleted(server, watc
     row = page.locator("tr", has_text="live")
     expect(row.locator(".status")).to_have_text("running", timeout=60_000)
     watched.shoot("jobs")
-    row.get_by_role("link", name="live").click()
+    row.get_by_role("link", name="live", exact=True).click()
 
     watch_the_charts(page)
     watched.shoot("metrics")

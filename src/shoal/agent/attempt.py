@@ -259,8 +259,11 @@ class Node:
         return 0 if delivered else 5
 
     def _start_sampling(self) -> None:
+        from shoal.agent import inventory
         from shoal.agent.samples import INTERVAL_S, Sampler
 
+        if self._launch.node == 0:
+            self._spools["system"].append([inventory.record(self._python, self._launch.python)])
         gpus = self._launch.slots if self._launch.slot_kind == "cuda" else []
         sampler = Sampler(os.getpid(), self._work.root, gpus)
         self._regular.append(Every(INTERVAL_S, lambda: self._spools["system"].append([sampler.sample()])))

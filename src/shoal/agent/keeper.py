@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.agent.bugs import holds_capsules
 from shoal.agent.completeness import OWN, facts, is_half_made_name, problem
 from shoal.agent.link import Link
 from shoal.agent.uploads import commit
@@ -154,7 +155,8 @@ def candidates(output: Path) -> list[tuple[str, Files]]:
         return []
     found = [(ROOT, tuple(_list(output, deep=False)))]
     for entry in entries:
-        if entry.is_dir(follow_symlinks=False) and not is_half_made_name(entry.name):
+        is_candidate = entry.is_dir(follow_symlinks=False) and not is_half_made_name(entry.name)
+        if is_candidate and not holds_capsules(output / entry.name):
             found.append((entry.name, tuple(_list(output / entry.name, deep=True))))
     return sorted(((n, f) for n, f in found if f), key=lambda c: (max(m for _, _, m in c[1]), c[0]))
 

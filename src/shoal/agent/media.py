@@ -1,4 +1,5 @@
-"""Brings the media a job has logged to the server, apart from its numbers: a picture must not hold up a loss."""
+"""Brings the media a job has logged, and the capsules of its bugs, to the server apart from its numbers: a picture must not
+hold up a loss."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from shoal.agent.bugs import capsule_files, wire_body
 from shoal.agent.link import Link
 from shoal.agent.uploads import commit
 from shoal.core.errors import AuthError, NotFound, ShoalError, TimedOut
@@ -19,27 +21,40 @@ from shoal.core.errors import AuthError, NotFound, ShoalError, TimedOut
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-_LINE = re.compile(rb'"k"\s*:\s*"m"')
+_LINE = re.compile(rb'"k"\s*:\s*"[mb]"')
 
 
 class Courier:
-    """Its thread starts with the first medium; most jobs log none."""
+    """Its thread starts with the first medium or bug; most jobs have none."""
 
-    def __init__(self, folder: Path, link: Link, say: Callable[[str], None]):
-        self._folder, self._link, self._say = folder, link, say
+    def __init__(self, folder: Path, link: Link, say: Callable[[str], None], output: Path | None = None):
+        """`output` is the job's output directory, where capsules are."""
+        self._folder, self._link, self._say, self._output = folder, link, say, output
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, int, dict[str, Any]]] = deque()
         self._busy = False
+        self._untold = 0
+        """Bugs the server has not heard of."""
         self._leave = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, rank: int, line: int, record: dict[str, Any]) -> None:
         with self._changed:
-            self._waiting.append((rank, line, record))
+            if record.get("k") == "b":
+                # What there is to say of a failure is short, and matters more than pictures.
+                self._waiting.appendleft((rank, line, record))
+                self._untold += 1
+            else:
+                self._waiting.append((rank, line, record))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def told(self, timeout_s: float) -> bool:
+        """Wait until the server has heard of every bug; their capsules may still be on the way."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._untold, timeout_s)
 
     def drained(self, timeout_s: float) -> bool:
         """Wait until all are brought, or the server wants no more of them."""
@@ -63,13 +78,17 @@ class Courier:
                 logger.info("no more media are taken: %s", error)
                 with self._changed:
                     self._waiting.clear()
+                    self._untold = 0
             except Exception as error:
                 logger.warning("medium %s: %s", record.get("name"), error)
-                self._say(f"[shoal] {record.get('type')} '{record.get('name')}' could not be kept: {error}")
+                self._say(f"[shoal] {record.get('type', 'capsule')} '{record.get('name')}' could not be kept: {error}")
 
     def _bring(self, rank: int, line: int, record: dict[str, Any]) -> None:
         from shoal.store.pack import pack_files
 
+        if record.get("k") == "b":
+            self._bring_bug(rank, line, record)
+            return
         path = media_file(self._folder, record)
         packed = pack_files({path.name: path})
         body = {
@@ -83,6 +102,22 @@ class Courier:
             "manifest": packed.manifest.model_dump(mode="json"),
         }
         commit(self._link, "/media", body, packed, self._check)
+
+    def _bring_bug(self, rank: int, line: int, record: dict[str, Any]) -> None:
+        """First that it happened, then all that was kept of it."""
+        from shoal.store.pack import pack_files
+
+        nothing = pack_files({})
+        try:
+            commit(self._link, "/bugs", wire_body(rank, line, record, None), nothing, self._check)
+        finally:
+            with self._changed:
+                self._untold -= 1
+                self._changed.notify_all()
+        if self._output is not None:
+            packed = pack_files(capsule_files(self._output, record))
+            body = wire_body(rank, line, record, packed.manifest.model_dump(mode="json"))
+            commit(self._link, "/bugs", body, packed, self._check)
 
     def _check(self) -> None:
         if self._leave.is_set():
@@ -106,7 +141,7 @@ def media_file(folder: Path, record: dict[str, Any]) -> Path:
 
 
 def logged_media(folder: Path) -> list[tuple[int, int, dict[str, Any]]]:
-    """(rank, line, record) of all media in spool files, for a salvage: which of them came through it cannot know."""
+    """(rank, line, record) of all media and bugs in spool files, for a salvage: which of them came through it cannot know."""
     import json
 
     found = []
@@ -121,6 +156,6 @@ def logged_media(folder: Path) -> list[tuple[int, int, dict[str, Any]]]:
                         record = json.loads(line)
                     except ValueError:
                         continue
-                    if isinstance(record, dict) and record.get("k") == "m":
+                    if isinstance(record, dict) and record.get("k") in ("m", "b"):
                         found.append((int(rank), number, record))
     return found

@@ -1,4 +1,4 @@
-"""All that the SDK inside the workers tells its agent: numbers to ship, progress, warnings, media, checkpoints just made."""
+"""All that the SDK inside the workers tells its agent: numbers to ship, progress, warnings, media, bugs, checkpoints just made."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shoal.agent.spool import Spool
 
 STREAM = "metric"
 _DRAIN_FIRST_S = 1.0
+_TELL_FIRST_S = 3.0
 
 
 class RunReports:
@@ -32,7 +33,7 @@ class RunReports:
         self._folder = work.spool("sdk")
         self._spool, self._say = spool, say
         self._progress = RunProgress()
-        self._courier = Courier(self._folder, link, say)
+        self._courier = Courier(self._folder, link, say, work.root / "output-checkpoint")
         self._reader = RunSpool(self._folder, work.root / "sdk-read.json", self, redact or bytes)
         self._tells_text = redact is not None
         self.on_checkpoint: Callable[[], None] = lambda: None
@@ -46,6 +47,8 @@ class RunReports:
     def last_look(self) -> None:
         """The workers have ended: what they said last, unless it is very much; `drained` takes the rest."""
         self._reader.look(for_s=_DRAIN_FIRST_S)
+        # So that whoever hears of the end can also see the reason.
+        self._courier.told(_TELL_FIRST_S)
 
     def drained(self, timeout_s: float) -> bool:
         """Take in all there is, and wait until the media are brought; the numbers go on through the spool."""
@@ -56,7 +59,8 @@ class RunReports:
     def bring_all_media(self) -> None:
         """Again, also those that came through already: the server takes each once."""
         for rank, line, record in logged_media(self._folder):
-            self._courier.add(rank, line, record)
+            known = record if self._tells_text else {**record, "text": ""}
+            self._courier.add(rank, line, known)
 
     # What the reader calls.
 
@@ -69,8 +73,9 @@ class RunReports:
             if rank == 0:
                 self._progress.note(record)
             return bool(kind == "s")
-        if kind == "m":
+        if kind == "m" or (kind == "b" and self._tells_text):
             self._courier.add(rank, line, record)
+        if kind in ("m", "b"):
             return False
         if kind in ("w", "h") and not self._tells_text:
             return False

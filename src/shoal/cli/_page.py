@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from shoal.cli._follow import progress_text, run_time
-from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, timestamp
+from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, size, timestamp
 from shoal.cli._output import Column, out
 from shoal.cli._spark import number
 
@@ -24,6 +24,7 @@ def print_job(job: JobView) -> None:
     _resources(job)
     _metrics(job)
     _attempts(job)
+    _bugs(job)
     _events(job)
     _next_commands(job)
 
@@ -95,6 +96,22 @@ def _attempts(job: JobView) -> None:
         Column("REASON", lambda r: r[1].reason or r[0].reason),
     ]
     out.table(rows, columns)
+
+
+def _bugs(job: JobView) -> None:
+    if not job.bugs:
+        return
+    out.heading("Failed steps")
+    columns = [
+        Column("STEP", lambda b: b.step, is_right=True),
+        Column("RANK", lambda b: b.rank, is_right=True),
+        Column("ATTEMPT", lambda b: b.attempt, is_right=True),
+        Column("WHERE", lambda b: b.where),
+        Column("CAPSULE", lambda b: size(b.size) if b.ready else "on its way"),
+        Column("ERROR", lambda b: f"{b.error}: {b.message}"),
+    ]
+    out.table(job.bugs, columns)
+    out.styled((f"  run one again: {out.prog} training replay {job.name}", "dim"))
 
 
 def _events(job: JobView) -> None:

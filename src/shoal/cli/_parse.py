@@ -6,27 +6,12 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from shoal.core.durations import parse_duration
 from shoal.core.errors import UsageError
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|d|w)?")
-_UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_COMPOUND = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:sec|min|s|m|h|d|w)\s*)+")
+__all__ = ["parse_duration", "parse_nodes", "parse_pairs", "parse_seconds", "parse_since"]
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LONGEST_S = 3650 * 86_400
-
-
-def parse_duration(text: str, option: str) -> float:
-    """`90s`, `30m`, `1h30m`, `2d`, or plain seconds."""
-    cleaned = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", cleaned):
-        seconds = float(cleaned)
-    elif _COMPOUND.fullmatch(cleaned):
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(cleaned))
-    else:
-        raise UsageError(f"{option} {text!r} is not a length of time.", hint=f"Like this: {option} 90s, 30m, 8h or 2d")
-    if not 0 < seconds <= _LONGEST_S:
-        raise UsageError(f"{option} {text!r} must be more than nothing and at most ten years.")
-    return seconds
 
 
 def parse_since(text: str, now: datetime | None = None) -> datetime:
@@ -62,6 +47,11 @@ def parse_nodes(text: str) -> tuple[int, int]:
     if largest < smallest:
         raise UsageError(f"--nodes {text!r} has its largest before its smallest.", hint=f"--nodes {largest}:{smallest}")
     return smallest, largest
+
+
+def parse_seconds(text: str | None, option: str) -> int | None:
+    """A length of time in whole seconds, at least one; None for none given."""
+    return max(1, round(parse_duration(text, option))) if text else None
 
 
 def parse_pairs(items: Sequence[str] | None, option: str, shape: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from shoal.core.errors import NameTaken, NotFound
 
 RUNS = "shoal-runs"
 FACTS = "run.json"
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class RunDir:
@@ -109,17 +110,29 @@ class RunDir:
 
     def newest_checkpoint(self) -> Path | None:
         """The newest that is complete."""
+        from shoal.agent.bugs import holds_capsules
         from shoal.agent.completeness import is_half_made_name, problem
 
         try:
             folders = [p for p in self.checkpoints.iterdir() if p.is_dir() and not is_half_made_name(p.name)]
         except FileNotFoundError:
             return None
+        folders = [p for p in folders if not holds_capsules(p)]
         for folder in sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True):
             files = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
             if files and problem(folder, files) is None:
                 return folder
         return None
+
+    def newest_capsule(self) -> Path | None:
+        """Of a step that failed in the last attempt."""
+        from shoal.agent.bugs import FOLDER, capsules_in
+
+        attempts = self.facts.get("attempts") or [{}]
+        started = str(attempts[-1].get("started") or "")
+        found = [(p.stat().st_mtime, p) for p in capsules_in(self.checkpoints / FOLDER)]
+        fresh = [one for one in found if time.strftime(_TIME, time.gmtime(one[0])) >= started]
+        return max(fresh)[1] if fresh else None
 
 
 def _safe(name: str) -> str:
@@ -127,4 +140,4 @@ def _safe(name: str) -> str:
 
 
 def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return time.strftime(_TIME, time.gmtime())

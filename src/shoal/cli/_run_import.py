@@ -29,6 +29,7 @@ class Brought:
     log_lines: int = 0
     media: int = 0
     checkpoints: int = 0
+    bugs: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -100,6 +101,8 @@ class Importer:
                     self._files.ending.note(record)
                 if record.get("k") == "m":
                     self._bring_media(job, rank, number + at, record)
+                elif record.get("k") == "b":
+                    self._bring_bug(job, rank, number + at, record)
             # A line that is none (torn by a kill) keeps its number.
             sent = [line if line.startswith(b"{") else b"null" for line in lines]
             self._send(job, "metric", str(rank), number, sent)
@@ -150,6 +153,21 @@ class Importer:
             self.brought.media += 1
         except (OSError, KeyError, ValidationError) as error:
             self.brought.problems.append(f"{record.get('type')} {record.get('name')!r} was left out: {error}")
+
+    def _bring_bug(self, job: str, rank: int, line: int, record: dict[str, Any]) -> None:
+        from pydantic import ValidationError
+
+        from shoal.agent.bugs import capsule_files, wire_body
+        from shoal.core.bugs import BugCommit
+        from shoal.store.pack import pack_files
+
+        try:
+            packed = pack_files(capsule_files(self.root / "checkpoints", record))
+            wanted = BugCommit.model_validate(wire_body(rank, line, record, packed.manifest.model_dump(mode="json")))
+            self._client.runs.send_bug(job, wanted, packed)
+            self.brought.bugs += 1
+        except (OSError, ShoalError, ValidationError) as error:
+            self.brought.problems.append(f"bug capsule {record.get('name')!r} was left out: {error}")
 
     def _bring_checkpoint(self, job: str, name: str, files: Any, *, is_over: bool) -> None:
         from shoal.agent.completeness import OWN, facts, problem

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from shoal.cli._format import plural
 from shoal.cli._output import out
-from shoal.cli._parse import parse_duration, parse_nodes, parse_pairs
+from shoal.cli._parse import parse_nodes, parse_pairs, parse_seconds
 from shoal.cli._session import connect, session
 from shoal.cli._source import SourceChoice, send_source
 from shoal.cli.run import EMULATE_CUDA
@@ -51,6 +51,10 @@ def run(
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3,
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0,
     time_limit: Annotated[str | None, Parameter(group=SIZE)] = None,
+    expected: Annotated[str | None, Parameter(group=SIZE)] = None,
+    batch: Annotated[str | None, Parameter(group=SIZE)] = None,
+    exclude: Annotated[list[str] | None, _many("--exclude", group=SIZE)] = None,
+    prefer: Annotated[list[str] | None, _many("--prefer", group=SIZE)] = None,
     keep_last: Annotated[int | None, Parameter(group=KEEP)] = None,
     keep_best: Annotated[str | None, Parameter(group=KEEP, allow_leading_hyphen=True)] = None,
     launcher: Annotated[Literal["direct", "torchrun"], Parameter(group=SIZE)] = "direct",
@@ -107,9 +111,17 @@ def run(
     max_restarts
         New attempts after a failure; counts anew on progress (default 3).
     priority
-        From -100 to 100; higher runs first (default 0).
+        From -100 to 100; higher runs first, and lower ones make way (default 0).
     time_limit
-        Stop it after this long: 90s, 30m, 8h, 2d.
+        Stop it after this long: 90s, 30m, 8h, 2d. It may start sooner for it.
+    expected
+        How long it is likely to run; foretells starts, and stops nothing.
+    batch
+        Of jobs with one batch name, the longest expected starts first.
+    exclude
+        Machine it must not run on (repeatable).
+    prefer
+        Machine to run on where it has room (repeatable).
     keep_last
         Keep only this many of each node's newest checkpoints.
     keep_best
@@ -134,7 +146,11 @@ def run(
         "secrets": parse_pairs(secret, "--secret", "NAME=SECRET"),
         "max_restarts": max_restarts,
         "priority": priority,
-        "time_limit_s": round(parse_duration(time_limit, "--time-limit")) or 1 if time_limit else None,
+        "time_limit_s": parse_seconds(time_limit, "--time-limit"),
+        "expected_s": parse_seconds(expected, "--expected"),
+        "batch": batch,
+        "exclude": exclude or [],
+        "prefer": prefer or [],
         "keep_last": keep_last,
         "keep_best": keep_best,
         "launcher": launcher,

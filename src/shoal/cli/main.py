@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from shoal import __version__
-from shoal.cli import console, login, run, server, sync, verify, version
+from shoal.cli import console, login, replay, run, server, sync, verify, version
 from shoal.cli._errors import run_guarded
 from shoal.cli._output import out
 from shoal.cli._session import session
@@ -34,6 +34,7 @@ app.command("shoal.cli.dataset:app", name="dataset", group=WORK, help="Push data
 app.command("shoal.cli.checkpoint:app", name="checkpoint", group=WORK, help="What training leaves behind.")
 app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git repositories to run code from.")
 app.command(console.console, group=WORK)
+app.command("shoal.cli.queue:app", name="queue", group=WORK, help="See what waits and why, and who may use how much.")
 app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
 
 app.command(run.run, group=WORK, sort_key=1, usage=f"Usage: {out.prog} run SCRIPT [OPTIONS] [-- ARGS...]")
@@ -44,6 +45,7 @@ app.command(
     usage=f"Usage: {out.prog} verify-resume SCRIPT [OPTIONS] [-- ARGS...]",
 )
 app.command(sync.sync, group=WORK)
+app.command(replay.replay, group=WORK, usage=f"Usage: {out.prog} replay FOLDER [OPTIONS] [-- ARGS...]")
 
 # Lazy commands lose their own help page to the line shown in the list, so single ones are registered as functions;
 # their modules import nothing but what is here already.

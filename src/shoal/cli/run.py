@@ -151,7 +151,7 @@ def _name_of(words: list[str]) -> str:
 
 
 def _tell(run_dir: RunDir, ended: Ended, seconds: float) -> None:
-    newest = run_dir.newest_checkpoint()
+    newest, capsule = run_dir.newest_checkpoint(), run_dir.newest_capsule() if ended.code else None
     if out.json:
         out.emit(
             {
@@ -160,6 +160,7 @@ def _tell(run_dir: RunDir, ended: Ended, seconds: float) -> None:
                 "reason": ended.reason,
                 "rank": ended.rank,
                 "checkpoint": str(newest) if newest else None,
+                "capsule": str(capsule) if capsule else None,
             }
         )
     if ended.code == 0:
@@ -171,6 +172,8 @@ def _tell(run_dir: RunDir, ended: Ended, seconds: float) -> None:
         if hint := _import_hint(ended.reason or ""):
             out.say(f"hint: {hint}")
     out.dim(f"  run          {run_dir.shown}")
+    if capsule is not None:
+        out.dim(f"  replay       {out.prog} replay {run_dir.shown}")
     if newest is not None:
         out.dim(f"  checkpoint   {run_dir.shown}/checkpoints/{newest.name}")
     if ended.code and newest is not None:

@@ -106,6 +106,7 @@ def _tell(run: Importer, job: JobSummary) -> dict[str, Any]:
         plural(brought.log_lines, "line") + " of output" if brought.log_lines else "",
         f"{brought.media} media" if brought.media else "",
         plural(brought.checkpoints, "checkpoint") if brought.checkpoints else "",
+        plural(brought.bugs, "bug capsule") if brought.bugs else "",
     ]
     for problem in brought.problems:
         out.warn(problem)
@@ -119,4 +120,5 @@ def _tell(run: Importer, job: JobSummary) -> dict[str, Any]:
         "log_lines": brought.log_lines,
         "media": brought.media,
         "checkpoints": brought.checkpoints,
+        "bugs": brought.bugs,
     }

@@ -12,9 +12,12 @@ from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect
 from shoal.cli._training_run import run
+from shoal.cli.replay import replay_job
+from shoal.cli.share import share
 from shoal.cli.sync import import_run
 from shoal.cli.training_checkpoints import checkpoints, fetch, resume
 from shoal.cli.training_metrics import ledger, metrics
+from shoal.cli.training_why import change, why
 from shoal.cli.verify import verify_resume
 from shoal.core.errors import ShoalError, UsageError
 
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
 
 app = App(name="training")
 app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
-for command in (checkpoints, fetch, resume, metrics, ledger, verify_resume):
+for command in (checkpoints, fetch, resume, metrics, ledger, share, verify_resume, why, change):
     app.command(command)
 app.command(import_run, name="import")
+app.command(replay_job, name="replay", usage=f"Usage: {out.prog} training replay JOB [OPTIONS] [-- ARGS...]")
 
 Status = Literal["queued", "starting", "running", "succeeded", "failed", "stopped"]
 

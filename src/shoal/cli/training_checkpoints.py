@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from shoal.cli._format import plural, size
 from shoal.cli._output import Column, out
 from shoal.cli._session import connect
-from shoal.core.errors import NameTaken, NotFound
+from shoal.core.errors import NotFound
 
 if TYPE_CHECKING:
     from shoal.client import Client
@@ -143,25 +143,17 @@ def _fetch_folder(client: Client, checkpoint: CheckpointView, target: Path, forc
 
 
 def _fetch_zip(client: Client, checkpoint: CheckpointView, target: Path, force: bool) -> None:
-    if target.exists() and not force:
-        raise NameTaken(
-            f"{target} exists already.", hint="Give another place (--destination DIR), or replace it: --force"
-        )
     import shutil
-    import tempfile
 
+    from shoal.cli._whole import refuse_existing, whole_file
+
+    refuse_existing(target, "--destination DIR", force=force)
     # Beside the archive and named after the checkpoint, so that an interrupted fetch is found again.
     folder = target.with_name(f".{target.stem}.{checkpoint.id}")
     _fetch_folder(client, checkpoint, folder, force=True)
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
-                _write_zip(folder, file.file)
-                Path(file.name).chmod(0o644)
-                Path(file.name).replace(target)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with whole_file(target) as file:
+            _write_zip(folder, file)
     finally:
         shutil.rmtree(folder)
 

@@ -77,6 +77,27 @@ def use(name: str, /) -> None:
 
 
 @app.command
+def rename(name: str, new_name: str, /) -> None:
+    """Give a workspace another name. All that is in it stays, and running jobs are not disturbed.
+
+    For example:
+
+      shoal workspace rename vision images
+    """
+    from shoal.client.config import ClientConfig
+
+    session.workspace = name
+    with connect() as client:
+        renamed = client.workspaces.rename(name, new_name)
+    layout = Layout()
+    config = ClientConfig.load(layout)
+    if config.workspace == name:
+        config.workspace = renamed.name
+        config.save(layout)
+    out.show(renamed, lambda: out.say(f"Workspace '{name}' is now '{renamed.name}'."))
+
+
+@app.command
 def delete(name: str, /, *, yes: bool = False) -> None:
     """Delete a workspace and everything in it.
 

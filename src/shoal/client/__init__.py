@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shoal.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from shoal.client.client import Client
 
 __all__ = ["Client"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Client":
-        from shoal.client.client import Client
-
-        return Client
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"Client": ".client"})

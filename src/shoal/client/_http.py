@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from shoal import __version__
 from shoal.client._httpx import httpx
 from shoal.client._lane import Lane, Piece
-from shoal.client.config import check_url, is_loopback
+from shoal.client.config import check_url, is_loopback, is_unknown_host
 from shoal.core.errors import Internal, InvalidName, ShoalError, TimedOut, Unreachable, from_wire
 
 logger = logging.getLogger(__name__)
@@ -138,14 +137,18 @@ class Http:
         timeout = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=silence_s)
         request = self._client.build_request("GET", self._full(path), params=_given(params), timeout=timeout)
         request.headers["Accept"] = "text/event-stream"
-        response = self._client.send(request, stream=True)
-        try:
-            if not response.is_success:
-                response.read()
-                raise self.error(response)
+        with self._open(request) as response:
             yield response.iter_bytes()
-        finally:
-            response.close()
+
+    @contextmanager
+    def download(self, path: str) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """A GET whose answer may be large: (its size, 0 if unknown; its bytes as they come). Never retried here."""
+        request = self._client.build_request("GET", self._full(path), headers={"Accept": "*/*"})
+        try:
+            with self._open(request) as response:
+                yield int(response.headers.get("Content-Length") or 0), response.iter_bytes()
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
 
     @contextmanager
     def receive(self, path: str, body: BaseModel, *, silence_s: float) -> Iterator[Iterator[bytes]]:
@@ -159,14 +162,8 @@ class Http:
             timeout=timeout,
         )
         try:
-            response = self._client.send(request, stream=True)
-            try:
-                if not response.is_success:
-                    response.read()
-                    raise self.error(response)
+            with self._open(request) as response:
                 yield response.iter_bytes()
-            finally:
-                response.close()
         except httpx.TransportError as error:
             raise self.unreachable(error) from error
 
@@ -196,7 +193,7 @@ class Http:
         return True
 
     def unreachable(self, error: Exception) -> Unreachable:
-        why = "is not known to the name service" if _is_unknown_host(error) else "does not answer"
+        why = "is not known to the name service" if is_unknown_host(error) else "does not answer"
         hint = (
             "Start it: shoal server start"
             if is_loopback(self.url)
@@ -249,6 +246,18 @@ class Http:
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         )
 
+    @contextmanager
+    def _open(self, request: httpx.Request) -> Iterator[httpx.Response]:
+        """An answer whose body is yet to be read, if it is a success."""
+        response = self._client.send(request, stream=True)
+        try:
+            if not response.is_success:
+                response.read()
+                raise self.error(response)
+            yield response
+        finally:
+            response.close()
+
     def _post_pieces(self, path: str, pieces: list[Piece], timeout_s: float) -> httpx.Response:
         """Send a body in the pieces it was made of: putting them together costs more than sending them."""
         headers = {"Content-Type": "application/octet-stream"}
@@ -266,7 +275,7 @@ class Http:
         return f"{self.url}{PREFIX}{path}"
 
     def _worth_another_try(self, error: Exception) -> bool:
-        return self.relocate() or not _is_unknown_host(error)
+        return self.relocate() or not is_unknown_host(error)
 
 
 def parse(kind: type[T], response: httpx.Response) -> T:
@@ -287,11 +296,3 @@ def segment(name: str) -> str:
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in params.items() if v is not None}
-
-
-def _is_unknown_host(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, socket.gaierror):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

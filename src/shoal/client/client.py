@@ -22,9 +22,11 @@ from shoal.client.store import Store
 from shoal.client.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from shoal.client.bugs import Bugs
     from shoal.client.checkpoints import Checkpoints
     from shoal.client.datasets import Datasets
     from shoal.client.metrics import Metrics
+    from shoal.client.queue import Queue
     from shoal.client.runs import Runs
     from shoal.client.upkeep import Upkeep
 
@@ -73,6 +75,18 @@ class Client:
         from shoal.client.metrics import Metrics
 
         return Metrics(self._http, self.workspace)
+
+    @cached_property
+    def bugs(self) -> Bugs:
+        from shoal.client.bugs import Bugs
+
+        return Bugs(self._http, self.workspace)
+
+    @cached_property
+    def queue(self) -> Queue:
+        from shoal.client.queue import Queue
+
+        return Queue(self._http, self.workspace)
 
     @cached_property
     def runs(self) -> Runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from shoal.client._http import segment
@@ -116,6 +117,10 @@ class Jobs(WorkspaceNoun):
         """Lines and changes as they come, until the job has ended; outlives server restarts."""
         params = {"node": node, "rank": rank, "since": _seconds(since)}
         return Follower(self._http, self._job(job, "follow"), params, after=after, patience_s=patience_s)
+
+    def shared(self, job: str) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
+        """The job as one HTML file: its size, and its bytes as they come."""
+        return self._http.download(self._job(job, "share"))
 
     def _job(self, job: str, *parts: str) -> str:
         return self._path("jobs", segment(job), *parts)

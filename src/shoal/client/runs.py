@@ -12,6 +12,7 @@ from shoal.client._noun import WorkspaceNoun
 from shoal.client._push import COMMIT_TIMEOUT_S, send_tree
 from shoal.client.store import Store
 from shoal.core.agents import SegmentReply
+from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.errors import OutOfSequence
 from shoal.core.jobs import JobSummary
@@ -64,6 +65,13 @@ class Runs(WorkspaceNoun):
         def ask(_: PackedTree) -> list[str]:
             path = self._job(job, "media")
             return self._http.call(MediaCommitted, "POST", path, commit, repeatable=True).missing
+
+        send_tree(self._store, tree, ask)
+
+    def send_bug(self, job: str, commit: BugCommit, tree: PackedTree) -> None:
+        def ask(_: PackedTree) -> list[str]:
+            path = self._job(job, "bugs")
+            return self._http.call(BugCommitted, "POST", path, commit, repeatable=True).missing
 
         send_tree(self._store, tree, ask)
 

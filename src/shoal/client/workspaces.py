@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.client._http import segment
 from shoal.client._noun import Noun
-from shoal.core.people import WorkspaceCreate, WorkspaceView
+from shoal.core.people import WorkspaceCreate, WorkspaceRename, WorkspaceView
 
 
 class Workspaces(Noun):
@@ -13,6 +13,10 @@ class Workspaces(Noun):
 
     def list(self) -> list[WorkspaceView]:
         return self._http.fetch(list[WorkspaceView], "/workspaces")
+
+    def rename(self, name: str, new_name: str) -> WorkspaceView:
+        path = f"/workspaces/{segment(name)}"
+        return self._http.call(WorkspaceView, "PATCH", path, WorkspaceRename(name=new_name))
 
     def delete(self, name: str) -> None:
         self._http.send("DELETE", f"/workspaces/{segment(name)}")

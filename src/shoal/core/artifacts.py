@@ -95,16 +95,17 @@ class SourceView(View):
     """Not committed while this is non-empty: upload these chunks and commit again."""
 
 
+_BAD = re.compile(r"[\x00-\x1f\x7f\\]|\A[A-Za-z]:")
+
+
 def check_path(path: str) -> str:
     """A safe relative path, or InvalidSpec: names are data, and become paths only through here."""
     parts = path.split("/")
     bad = (
         not path
         or len(path) > 4096
-        or "\\" in path
         or any(p in ("", ".", "..") or len(p.encode("utf-8", "surrogatepass")) > 255 for p in parts)
-        or any(ord(c) < 32 or ord(c) == 127 for c in path)
-        or re.match(r"[A-Za-z]:", path)
+        or _BAD.search(path)
     )
     if bad:
         raise InvalidSpec(f"{path!r} is not a safe relative path.")

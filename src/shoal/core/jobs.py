@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from shoal.core.bugs import BugView
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -40,8 +41,17 @@ class JobSpec(Schema):
     """Environment name → secret name. Values never enter the spec."""
     max_restarts: int = Field(default=3, ge=0, le=1_000)
     priority: int = Field(default=0, ge=-100, le=100)
-    """Higher runs first; equal ones in order of submission."""
+    """Higher runs first, and may make lower ones save and wait; equal ones share, then go in order of submission."""
     time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
+    """Of running, over all attempts. A job that has one may start ahead of its turn where it delays nobody."""
+    expected_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
+    """How long it is likely to run, if known; nothing is stopped because of it."""
+    batch: str | None = None
+    """Jobs of one batch, such as a sweep's, take the batch's place in the queue, the longest expected first."""
+    exclude: list[str] = Field(default=[], max_length=1_000)
+    """Machines it must not run on."""
+    prefer: list[str] = Field(default=[], max_length=1_000)
+    """Machines it runs on where they have room."""
     keep_last: int | None = Field(default=None, ge=1)
     """Checkpoints kept besides the best; None keeps all."""
     keep_best: str | None = Field(default=None, max_length=200)
@@ -53,6 +63,11 @@ class JobSpec(Schema):
     @classmethod
     def _name(cls, value: str) -> str:
         return check_name(value, "job name")
+
+    @field_validator("batch")
+    @classmethod
+    def _batch(cls, value: str | None) -> str | None:
+        return None if value is None else check_name(value, "batch name")
 
     @field_validator("env", "secrets")
     @classmethod
@@ -70,6 +85,8 @@ class JobSpec(Schema):
     def _node_range(self) -> JobSpec:
         if self.max_nodes < self.min_nodes:
             raise ValueError(f"--nodes {self.min_nodes}:{self.max_nodes} has its largest before its smallest")
+        if both := sorted(set(self.exclude) & set(self.prefer)):
+            raise ValueError(f"machine '{both[0]}' is given by both --exclude and --prefer")
         return self
 
     @property
@@ -158,6 +175,8 @@ class JobView(JobSummary):
     events: list[EventView]
     metrics: dict[str, float | str] = {}
     """Metric → its last value."""
+    bugs: list[BugView] = []
+    """Steps that failed."""
 
 
 class LogLine(View):

@@ -86,6 +86,29 @@ class UserView(View):
     created_at: Utc
 
 
+class ProfileChange(Schema):
+    name: str = Field(max_length=100)
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("a name cannot hold control characters")
+        return value.strip()
+
+
+class OpenSession(View):
+    """A session of one's own, wherever it is."""
+
+    id: str
+    program: str
+    """What it was started with, such as 'Firefox on Linux'."""
+    created_at: Utc
+    expires_at: Utc
+    current: bool
+    """The one that asks."""
+
+
 class KeyCreate(Schema):
     name: str
     scopes: list[Scope] = Field(default_factory=lambda: list(ALL_SCOPES), min_length=1)
@@ -121,6 +144,10 @@ class WorkspaceCreate(Schema):
     @classmethod
     def _name(cls, value: str) -> str:
         return check_name(value, "workspace name")
+
+
+class WorkspaceRename(WorkspaceCreate):
+    """The name it is to have from now on."""
 
 
 class WorkspaceView(View):

@@ -126,20 +126,25 @@ class ServerSettings:
     """Log bytes per second and node kept, in KiB, beyond a burst of eight seconds' worth; the rest is counted and dropped."""
     git_timeout_s: float = 120.0
     """Seconds a git fetch may take."""
+    queue_half_life_h: float = 24.0
+    """Hours after which what a workspace has used counts half as much against it in the queue."""
+    queue_patience_h: float = 24.0
+    """Hours a job of a workspace with nothing running waits at most before it is next, whatever the priorities."""
+    queue_preempt: bool = True
+    """Whether a job may make jobs of lower priority save, end and wait, when there is too little room for it."""
 
     @classmethod
     def load(cls, layout: Layout, **overrides: Any) -> ServerSettings:
-        values: dict[str, Any] = {}
-        if layout.settings_file.exists():
-            values = tomllib.loads(layout.settings_file.read_text())
+        values = _read(layout)
         if slots := os.environ.get("SHOAL_SLOTS"):
             values["slots"] = int(slots)
         values.update({k: v for k, v in overrides.items() if v is not None})
-        known = {f.name: f for f in fields(cls)}
-        for key in values:
-            if key not in known:
-                raise InvalidSpec(f"{layout.settings_file}: unknown setting {key!r}.")
-        return cls(**values)
+        return cls(**_known(layout, values))
+
+    @classmethod
+    def stored(cls, layout: Layout) -> ServerSettings:
+        """What settings.toml says, whatever the environment does."""
+        return cls(**_known(layout, _read(layout)))
 
     def save(self, layout: Layout) -> None:
         """Write what differs from the defaults."""
@@ -150,7 +155,21 @@ class ServerSettings:
             if getattr(self, f.name) != getattr(default, f.name)
         ]
         layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        layout.settings_file.write_text("\n".join(lines) + "\n")
+        aside = layout.settings_file.with_suffix(".new")
+        aside.write_text("\n".join(lines) + "\n")
+        aside.replace(layout.settings_file)
+
+
+def _read(layout: Layout) -> dict[str, Any]:
+    return tomllib.loads(layout.settings_file.read_text()) if layout.settings_file.exists() else {}
+
+
+def _known(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(ServerSettings)}
+    for key in values:
+        if key not in names:
+            raise InvalidSpec(f"{layout.settings_file}: unknown setting {key!r}.")
+    return values
 
 
 def _toml(value: object) -> str:

@@ -5,7 +5,9 @@ Importing this package costs nothing; it needs fsspec (which torch brings), and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shoal.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from shoal.data.filesystem import ShoalFileSystem
@@ -14,17 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MapView", "ShoalFileSystem", "Stream", "stream"]
 
-_HOMES = {
-    "MapView": "shoal.data.random_access",
-    "ShoalFileSystem": "shoal.data.filesystem",
-    "Stream": "shoal.data.streams",
-    "stream": "shoal.data.streams",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "MapView": ".random_access",
+        "ShoalFileSystem": ".filesystem",
+        "Stream": ".streams",
+        "stream": ".streams",
+    },
+)

@@ -16,8 +16,10 @@ from shoal.server.context import Context
 from shoal.server.limits import BodyLimit
 from shoal.server.policy import check_app
 from shoal.server.routers import (
+    admin,
     agent,
     auth,
+    bugs,
     checkpoints,
     datasets,
     git,
@@ -26,6 +28,7 @@ from shoal.server.routers import (
     keys,
     machines,
     metrics,
+    queue,
     runs,
     secrets,
     sources,
@@ -55,10 +58,13 @@ def create_app(context: Context) -> FastAPI:
         datasets,
         checkpoints,
         jobs,
+        queue,
         metrics,
+        bugs,
         runs,
         machines,
         upkeep,
+        admin,
         agent,
     ):
         app.include_router(module.router, prefix=PREFIX)

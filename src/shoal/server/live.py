@@ -1,4 +1,4 @@
-"""Who waits for what: wakes the scheduler, and readers that follow a job, from any thread."""
+"""Who waits for what: wakes the scheduler, and readers that follow one job or all, from any thread."""
 
 from __future__ import annotations
 
@@ -10,23 +10,67 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
+class Watcher:
+    """Collects which jobs have changed, for one reader that looks at them now and then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop, self._event = loop, asyncio.Event()
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
+
+    def tell(self, job_id: str | None) -> None:
+        """From any thread; without a job, only to wake up."""
+        with self._lock:
+            is_first = not self._changed
+            if job_id is not None:
+                self._changed.add(job_id)
+        if is_first or job_id is None:
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def changes(self, timeout_s: float) -> set[str]:
+        """Jobs that have changed since the last call; empty after so long without any."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return set()
+        self._event.clear()
+        with self._lock:
+            taken, self._changed = self._changed, set()
+        return taken
+
+
 class Live:
     """In-memory and best-effort: truth is in the database; a missed wake-up only means a later look."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._followers: dict[str, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = defaultdict(set)
+        self._watchers: set[Watcher] = set()
         self.scheduler = threading.Event()
         self.closing = False
         self._beats: dict[tuple[str, int], float] = {}
-        self.waiting: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
+
+    @property
+    def waiting(self) -> dict[str, str]:
         """Job id → why it waits, from the scheduler's last look."""
+        return self._waiting
+
+    @waiting.setter
+    def waiting(self, found: dict[str, str]) -> None:
+        before, self._waiting = self._waiting, found
+        if before == found:
+            return
+        for job_id in before.keys() | found.keys():
+            if before.get(job_id) != found.get(job_id):
+                self._tell_watchers(job_id)
 
     def job_changed(self, job_id: str, *, schedule: bool = False) -> None:
         with self._lock:
             followers = list(self._followers.get(job_id, ()))
         for loop, event in followers:
             loop.call_soon_threadsafe(event.set)
+        self._tell_watchers(job_id)
         if schedule:
             self.scheduler.set()
 
@@ -36,6 +80,7 @@ class Live:
             jobs = list(self._followers)
         for job_id in jobs:
             self.job_changed(job_id)
+        self._tell_watchers(None)
         self.scheduler.set()
 
     @asynccontextmanager
@@ -51,6 +96,24 @@ class Live:
                 self._followers[job_id].discard(entry)
                 if not self._followers[job_id]:
                     del self._followers[job_id]
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[Watcher]:
+        """One that hears of every job."""
+        watcher = Watcher(asyncio.get_running_loop())
+        with self._lock:
+            self._watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            with self._lock:
+                self._watchers.discard(watcher)
+
+    def _tell_watchers(self, job_id: str | None) -> None:
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.tell(job_id)
 
     # Leases run on this process's monotonic clock: a jump of the wall clock ends none,
     # and a restart of the server gives every node a fresh one.

@@ -131,6 +131,7 @@ def identify(session: Session, request: Request) -> Principal:
         select(ApiKey, User).join(User, User.id == ApiKey.user_id).where(ApiKey.secret_hash == hashed)
     ).one_or_none()
     if key is not None:
+        _refuse_disabled(key.User)
         if key.ApiKey.revoked_at or (key.ApiKey.expires_at and key.ApiKey.expires_at <= now):
             raise KeyExpired()
         scopes = frozenset(Scope(s) for s in key.ApiKey.scopes)
@@ -147,9 +148,15 @@ def _in_session(session: Session, hashed: bytes) -> Principal | None:
     ).one_or_none()
     if row is None:
         return None
+    _refuse_disabled(row.User)
     if row.SessionRow.expires_at <= utcnow():
         raise KeyExpired("This session has expired. Sign in again with `shoal login`.")
     return Principal(row.User.id, row.User.email, row.User.is_admin, frozenset(ALL_SCOPES), row.SessionRow.id)
+
+
+def _refuse_disabled(user: User) -> None:
+    if user.disabled_at is not None:
+        raise Forbidden("This account is disabled. Ask an admin of this server.")
 
 
 def _unknown_session() -> NoReturn:
@@ -216,7 +223,8 @@ Admin = Annotated[Principal, Depends(SignedIn(Scope.ADMIN, admin=True))]
 Viewer = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.READ))]
 Worker = Annotated[Access, Depends(InWorkspace(Role.MEMBER, Scope.WRITE))]
 Owner = Annotated[Access, Depends(InWorkspace(Role.OWNER, Scope.ADMIN))]
+AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
 Agent = Annotated[AgentIdentity, Depends(AgentOnly())]
 
-__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "Anyone", "Context", "Keyholder", "Owner", "Principal", "Reader",
+__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "AnyMember", "Anyone", "Context", "Keyholder", "Owner", "Principal", "Reader",
            "Viewer", "Worker", "check_app", "find_workspace", "hash_token", "identify", "routes_of"]  # fmt: skip

@@ -29,6 +29,7 @@ except ImportError as error:
 
 _THREADS = 16
 _TRIES = 3
+_FIRST_WAIT_S = 0.2
 _PARAMETERS = frozenset({"endpoint", "region"})
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class S3Blobs(Blobs):
             except Unreachable:
                 if attempt == _TRIES - 1:
                     raise
-                time.sleep(0.2 * 2**attempt)
+                time.sleep(_FIRST_WAIT_S * 2**attempt)
         raise AssertionError
 
 
@@ -147,7 +148,11 @@ def _open(url: str, timeout_s: float) -> Bucket:
             "connect_timeout": timedelta(seconds=min(10.0, timeout_s)),
             "timeout": timeout,
         },
-        retry_config={"max_retries": 4, "retry_timeout": 2 * timeout},
+        retry_config={
+            "max_retries": 4,
+            "retry_timeout": 2 * timeout,
+            "backoff": {"init_backoff": timedelta(seconds=_FIRST_WAIT_S / 2)},
+        },
     )
 
 

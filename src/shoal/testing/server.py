@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import tempfile
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -77,20 +78,30 @@ def make_context(
 ) -> Context:
     """An empty server in `home`, with password hashing made cheap. Close its `db` when done."""
     layout = Layout(home)
-    db = Database(layout.database, synchronous="OFF")
-    Base.metadata.create_all(db.writer)
-    context = Context(
+    if not layout.database.exists():
+        layout.database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        layout.database.write_bytes(_empty_database())
+    return Context(
         layout=layout,
         settings=settings or ServerSettings(),
         private=private,
-        db=db,
+        db=Database(layout.database, synchronous="OFF"),
         store=LocalStore(layout.store_dir),
         vault=Vault(layout.secret_key),
         engine=engine or IdleEngine(),
         live=Live(),
+        guards=Guards(passwords=Passwords(memory_kib=8, time_cost=1)),
     )
-    context.guards = Guards(passwords=Passwords(memory_kib=8, time_cost=1))
-    return context
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    """The file of a database with all tables and no rows; to make them takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        db = Database(Path(folder) / "empty.db", synchronous="OFF")
+        Base.metadata.create_all(db.writer)
+        db.close()
+        return db.path.read_bytes()
 
 
 def make_app(context: Context) -> FastAPI:

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 
 from shoal.core.agents import TOKEN_HEADER
 from shoal.core.artifacts import FileEntry, Manifest
+from shoal.core.bugs import BugCommit
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.metrics import MediaCommit, RunImport
@@ -23,8 +24,10 @@ from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, Secret
 from shoal.server.app import PREFIX, create_app
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
+from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import AgentIdentity, hash_token, routes_of
-from shoal.server.services import checkpoints, datasets, git, media, runs, secrets
+from shoal.server.services import bugs, checkpoints, datasets, git, media, runs, secrets
+from shoal.server.services.people import start_session
 from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
 
@@ -77,6 +80,7 @@ IMPORTED = {"job": "imported"}
 MEDIUM = {
     "rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "m", "type": "image", "manifest": {"files": [{"path": "m.png", "size": 0, "chunks": []}]},
 }  # fmt: skip
+BUG = {"rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "step-1-rank-0", "error": "E", "manifest": EMPTY}
 
 ROUTES = {
     "GET /health": public(),
@@ -85,6 +89,16 @@ ROUTES = {
     "POST /auth/sign-out": person(Scope.READ),
     "POST /auth/password": person(Scope.ADMIN, {"old_password": PASSWORD, "new_password": PASSWORD}),
     "GET /auth/me": person(Scope.READ),
+    "PATCH /auth/me": person(Scope.ADMIN, {"name": "Another"}),
+    "GET /auth/sessions": person(Scope.READ),
+    "DELETE /auth/sessions": person(Scope.ADMIN),
+    "DELETE /auth/sessions/{session}": person(Scope.ADMIN, foreign="session"),
+    "GET /admin/users": admin(),
+    "POST /admin/users": admin({"email": "new@example.org", "password": PASSWORD}),
+    "PATCH /admin/users/{user}": admin({"is_admin": True}),
+    "PUT /admin/users/{user}/password": admin({"password": PASSWORD}),
+    "GET /admin/limits": admin(),
+    "PATCH /admin/limits": admin({"max_source_mb": 100}),
     "GET /keys": person(Scope.READ),
     "POST /keys": person(Scope.ADMIN, {"name": "another", "scopes": ["read"]}),
     "DELETE /keys/{key}": person(Scope.ADMIN, foreign="key"),
@@ -94,6 +108,7 @@ ROUTES = {
     "GET /machines": person(Scope.READ),
     "GET /workspaces": person(Scope.READ),
     "POST /workspaces": person(Scope.ADMIN, {"name": "another"}),
+    f"PATCH {W}": member(*OWN, {"name": "renamed"}),
     f"DELETE {W}": member(*OWN),
     f"GET {W}/members": member(*VIEW),
     f"PUT {W}/members": member(*OWN, {"email": "member@example.org", "role": "viewer"}),
@@ -137,19 +152,30 @@ ROUTES = {
     f"DELETE {W}/jobs/{{job}}": member(*WORK, foreign="job"),
     f"POST {W}/jobs/{{job}}/stop": member(*WORK, foreign="job"),
     f"POST {W}/jobs/{{job}}/resume": member(*WORK, foreign="job"),
+    f"GET {W}/jobs/{{job}}/why": member(*VIEW, foreign="job"),
+    f"PATCH {W}/jobs/{{job}}": member(*WORK, {"priority": 1}, foreign="job"),
+    f"POST {W}/queue/simulate": member(*VIEW, {}),
+    "GET /queue": person(Scope.READ),
+    "GET /admin/quotas": admin(),
+    "PATCH /admin/quotas/{target}": Row("admin", scope=Scope.ADMIN, body={"slots": 4}, use={"target": "workspace"}),
     f"GET {W}/jobs/{{job}}/checkpoint-archive": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/share": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/logs": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/follow": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/metrics": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/metric-names": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/media": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/media/{{media_id}}": member(*VIEW, foreign=("job", "media_id")),
+    f"GET {W}/jobs/{{job}}/bugs": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/bugs/{{bug}}/manifest": member(*VIEW, foreign=("job", "bug")),
+    f"GET {W}/jobs/{{job}}/source/manifest": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/ledger": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/config": member(*VIEW, foreign="job"),
     f"POST {W}/imports": member(*WORK, RUN),
     f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": member(*WORK, foreign=("job", "stream"), use=IMPORTED, content=b"not zstd", params={"part": "a", "seq_first": 0, "count": 1}),
     f"POST {W}/jobs/{{job}}/import/checkpoints": member(*WORK, {"name": "c", "manifest": EMPTY}, foreign="job", use=IMPORTED),
     f"POST {W}/jobs/{{job}}/import/media": member(*WORK, MEDIUM, foreign="job", use=IMPORTED),
+    f"POST {W}/jobs/{{job}}/import/bugs": member(*WORK, BUG, foreign="job", use=IMPORTED),
     f"POST {W}/jobs/{{job}}/import/state": member(*WORK, {"status": "stopped"}, foreign="job", use=IMPORTED),
     "POST /agent/join": agent(JOIN),
     "POST /agent/beat": agent({"state": "preparing"}),
@@ -159,6 +185,7 @@ ROUTES = {
     "POST /agent/chunks": agent(content=b""),
     "POST /agent/checkpoints": agent({"name": "c", "manifest": EMPTY}),
     "POST /agent/media": agent(MEDIUM),
+    "POST /agent/bugs": agent(BUG),
 }  # fmt: skip
 
 ANSWERS = {
@@ -170,6 +197,7 @@ ANSWERS = {
     f"POST {W}/checkpoints/{{checkpoint}}/export": 422,  # not a place to write to
     f"POST {W}/sources/git": 422,  # not a URL to fetch from
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
+    f"PATCH {W}/jobs/{{job}}": 409,  # nor does it wait
     f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none
     "POST /agent/segments/{stream}": 422,  # not zstd
     f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": 422,
@@ -220,6 +248,7 @@ def populate(ctx):
     }
     agent = AgentIdentity(jobs[0], first_attempt(ctx, jobs[0]), 1, 0)
     medium = media.commit(ctx, agent, MediaCommit.model_validate(MEDIUM | {"n": 0})).id
+    bug = bugs.commit(ctx, agent, BugCommit.model_validate(BUG | {"n": 0})).id
     attempt = update(Attempt).where(Attempt.job_id == jobs[0])
     ctx.db.write(lambda s: s.execute(attempt.values(read_token_hash=hash_token(tokens["job token"]))) and None)
     with ctx.db.read() as session:
@@ -228,8 +257,16 @@ def populate(ctx):
     ids = {"workspace": owner.workspace_id, "key": owner.key_id, "member": owner.user_id, "name": "thing", "host": "thing",
            "job": jobs[0], "hash": chunk, "stream": "log", "dataset": available, "upload": upload, "checkpoint": checkpoint,
            "manifest": source.manifest_id, "source": source.id, "path": "weights.bin",
-           "imported": imported, "media_id": medium}  # fmt: skip
+           "imported": imported, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "user": owner.user_id}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
+
+
+def add_session(ctx, person):
+    def work(session):
+        start_session(session, session.get_one(User, person.user_id))
+        return session.scalars(select(SessionRow.id).where(SessionRow.user_id == person.user_id)).one()
+
+    return ctx.db.write(work)
 
 
 def first_attempt(ctx, job_id):
@@ -326,10 +363,11 @@ def test_every_route_has_a_row_and_every_row_a_route(ctx):
 
 
 def test_every_path_parameter_is_either_foreign_or_knowingly_not():
-    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing."""
+    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing; to an admin,
+    every `{user}` of the server is theirs to manage."""
     for route, row in ROUTES.items():
         names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path"}
-        if row.who != "agent":
+        if row.who not in ("agent", "admin"):
             foreign = {row.foreign} if isinstance(row.foreign, str) else set(row.foreign or ())
             assert names == foreign & names, route
 

@@ -3,162 +3,26 @@
 import http.client
 import logging
 import os
-import subprocess
 import sys
 import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import SHUT_RDWR
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from blake3 import blake3
+from local_s3 import KEYS, VALUES, add_secrets
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointExport, CheckpointPush
 from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound, Refused, Unreachable
-from shoal.core.people import SecretSet
-from shoal.server.app import create_app
-from shoal.server.services import checkpoints, chunks, exports, secrets
+from shoal.server.services import checkpoints, chunks, exports
 from shoal.server.services.import_guard import Guard
 from shoal.server.services.import_proxy import GuardedProxy
 from shoal.server.services.import_s3 import Bucket, parse_s3_url
 from shoal.store.hashing import chunk_hash
-from shoal.testing.server import AppClient, add_person
+from shoal.testing.server import AppClient, add_person, make_app
 
 pytest.importorskip("obstore", reason="S3 tests need the extra 's3'")
 pytest.importorskip("moto", reason="S3 tests need moto[server]")
-
-SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/x/us-east-1/s3/aws4_request"}
-KEYS = {"AWS_ACCESS_KEY_ID": "s3-id", "AWS_SECRET_ACCESS_KEY": "s3-key"}
-"""Environment name → secret name."""
-VALUES = {"s3-id": "AKIDPLANTED", "s3-key": "planted/secret/value"}
-_SERVER = """
-import logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)
-from werkzeug.serving import make_server
-from moto.server import DomainDispatcherApplication, create_backend_app
-server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)
-print(server.port, flush=True); server.serve_forever()
-"""
-
-
-class S3:
-    """A real S3-protocol server, seen through a proxy that misbehaves where `fault(method, path)` says so."""
-
-    def __init__(self, port):
-        self.port, self.fault, self.seen = port, lambda method, path: None, []
-        s3 = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _pass(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                s3.seen.append((self.command, self.path, dict(self.headers)))
-                what = s3.fault(self.command, self.path)
-                if what == "drop":
-                    self.connection.shutdown(SHUT_RDWR)
-                    self.close_connection = True
-                elif what is not None:
-                    location = what if isinstance(what, str) else None
-                    self._answer(307 if location else what, [("Location", location)] if location else [], b"<Error/>")
-                else:
-                    self._answer(*s3.ask(self.command, self.path, body, dict(self.headers)))
-
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
-
-            def _answer(self, status, headers, data):
-                self.send_response(status)
-                length = dict(headers).get("Content-Length") if self.command == "HEAD" else None
-                for name, value in headers:
-                    if name.lower() not in ("content-length", "connection", "transfer-encoding", "server", "date"):
-                        self.send_header(name, value)
-                self.send_header("Content-Length", length or str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def handle_one_request(self):
-                try:
-                    super().handle_one_request()
-                except OSError:
-                    self.close_connection = True
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def ask(self, method, path, body=b"", headers=SIGNED):
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            link.request(method, path, body, headers)
-            answer = link.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
-        finally:
-            link.close()
-
-    def put(self, key, body=b""):
-        assert self.ask("PUT", f"/{self.bucket}/{quote(key)}", body)[0] == 200
-
-    def get(self, key):
-        status, headers, body = self.ask("GET", f"/{self.bucket}/{quote(key)}")
-        return (body, {name.lower(): value for name, value in headers}) if status == 200 else None
-
-    def place(self, prefix=""):
-        return f"s3://{self.bucket}/{prefix}?endpoint={self.url}&region=us-east-1"
-
-    def count(self, method):
-        return sum(m == method for m, _, _ in self.seen)
-
-    def clean(self, bucket):
-        self.bucket, self.fault = bucket, lambda method, path: None
-        assert self.ask("PUT", f"/{bucket}")[0] == 200
-        self.seen.clear()
-
-
-@contextmanager
-def s3_server():
-    child = subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        made = S3(int(child.stdout.readline()))
-        try:
-            yield made
-        finally:
-            made.server.shutdown()
-            made.server.server_close()
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
-
-
-def no_aws_environment(monkeypatch):
-    for name in [n for n in os.environ if n.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-
-
-def add_secrets(ctx, access):
-    for name, value in VALUES.items():
-        secrets.set_secret(ctx, access, SecretSet(name=name, value=value))
-
-
-@pytest.fixture(scope="module")
-def one_server():
-    with s3_server() as made:
-        yield made
-
-
-@pytest.fixture
-def s3(one_server, monkeypatch, request):
-    no_aws_environment(monkeypatch)
-    monkeypatch.setattr("shoal.server.services.import_s3._FIRST_WAIT_S", 0.01)
-    one_server.clean(f"b{abs(hash(request.node.nodeid)):x}")
-    return one_server
 
 
 @pytest.fixture
@@ -272,7 +136,7 @@ def test_keys_come_from_secrets_and_go_nowhere_else(private_ctx, owner, s3, capl
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-server")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     caplog.set_level(logging.DEBUG)
-    checkpoint, app = push(private_ctx, owner, SMALL), create_app(private_ctx)
+    checkpoint, app = push(private_ctx, owner, SMALL), make_app(private_ctx)
     body = {"destination": s3.place("out"), "credentials": KEYS}
     answer = AppClient(app, owner.key).post(f"/workspaces/default/checkpoints/{checkpoint}/export", body)
     assert answer.status_code == 200, answer.text
@@ -353,30 +217,6 @@ def test_a_stopping_server_ends_an_export_that_can_be_taken_up(private_ctx, owne
 # --- S3 on a shared server: only through the guarded proxy ---
 
 
-class Door:
-    """Counts who comes."""
-
-    def __init__(self):
-        self.visits = 0
-        door = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def handle(self):
-                door.visits += 1
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-
-@pytest.fixture
-def inside():
-    made = Door()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
 def opened(url, guard):
     return Bucket(parse_s3_url(url, guard), {n: VALUES[s] for n, s in KEYS.items()}, guard, stop=lambda: False)
 
@@ -400,18 +240,18 @@ def test_through_the_proxy_everything_works_as_without(s3, tmp_path):
      "http://[::ffff:127.0.0.1]:{p}", "http://0.0.0.0:{p}", "http://u:p@127.0.0.1:{p}", "http://rebind.example:{p}",
      "https://rebind.example:{p}"],
 )  # fmt: skip
-def test_no_endpoint_leads_inside(inside, endpoint, monkeypatch):
+def test_no_endpoint_leads_inside(canary, endpoint, monkeypatch):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "*")
     answers = {"rebind.example": ["127.0.0.1"], "localhost": ["127.0.0.1"]}
     guard = Guard(resolve=lambda host, port: answers.get(host, [host]))
-    url = f"s3://bucket/x?endpoint={endpoint.format(p=inside.port)}"
+    url = f"s3://bucket/x?endpoint={endpoint.format(p=canary.port)}"
     with pytest.raises(InvalidSpec), opened(url, guard) as bucket:
         bucket.attributes("a")
-    assert inside.visits == 0
+    assert canary.visits == 0
 
 
-def test_no_redirect_of_a_service_leads_inside(s3, inside):
+def test_no_redirect_of_a_service_leads_inside(s3, canary):
     """The service is where everybody can reach it, and sends us on."""
     asked = []
 
@@ -420,26 +260,26 @@ def test_no_redirect_of_a_service_leads_inside(s3, inside):
         return ["127.0.0.1"] if host == "s3.example" else ["10.0.0.1"]
 
     guard = Guard(resolve=resolve, allows=lambda address: address == "127.0.0.1" and asked[-1][0] == "s3.example")
-    s3.fault = lambda method, path: f"http://inner.example:{inside.port}{path}"
+    s3.fault = lambda method, path: f"http://inner.example:{canary.port}{path}"
     endpoint = s3.url.replace("127.0.0.1", "s3.example")
     url = f"s3://{s3.bucket}/x?endpoint={endpoint}"
     with pytest.raises((InvalidSpec, Unreachable)), opened(url, guard) as bucket:
         bucket.attributes("a")
     assert s3.seen
-    assert inside.visits == 0
+    assert canary.visits == 0
 
 
-def test_the_proxy_serves_nobody_without_its_password(inside):
+def test_the_proxy_serves_nobody_without_its_password(canary):
     proxy = GuardedProxy(Guard(private=True))
     try:
         link = http.client.HTTPConnection("127.0.0.1", urlsplit(proxy.url).port, timeout=5)
         for headers in ({}, {"Proxy-Authorization": "Basic c2hvYWw6"}, {"Proxy-Authorization": "Bearer x"}):
-            link.request("GET", f"http://127.0.0.1:{inside.port}/", headers=headers)
+            link.request("GET", f"http://127.0.0.1:{canary.port}/", headers=headers)
             assert link.getresponse().status == 407
             link.close()
     finally:
         proxy.close()
-    assert inside.visits == 0
+    assert canary.visits == 0
 
 
 # --- to a folder of a private server's machine ---

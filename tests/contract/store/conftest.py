@@ -1,11 +1,9 @@
-"""A real S3-protocol server for the tests, and a proxy in front of it that misbehaves on request."""
+"""A bucket for each test, and a proxy in front of the S3 service that misbehaves on request."""
 
 from __future__ import annotations
 
 import http.client
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -109,25 +107,8 @@ class FaultyProxy:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    pytest.importorskip("moto", reason="S3 tests need moto[server]")
-    pytest.importorskip("obstore", reason="S3 tests need the extra 's3'")
-    code = (
-        "import sys, logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)\n"
-        "from werkzeug.serving import make_server\n"
-        "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-        "server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)\n"
-        "print(server.port, flush=True); server.serve_forever()\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert child.stdout is not None
-        port = child.stdout.readline().strip()
-        assert port, "the S3 server did not start"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        child.kill()
-        child.wait()
+def s3_server(s3_port: int) -> str:
+    return f"http://127.0.0.1:{s3_port}"
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ class TestS3Store(StoreContract):
 
 
 @pytest.fixture
-def faulty(proxy: Any, bucket: str) -> Iterator[BlobStore]:
+def faulty(proxy: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlobStore]:
+    monkeypatch.setattr("shoal.store.s3._FIRST_WAIT_S", 0.01)
     store = S3Store(f"s3://{bucket}/p?endpoint={proxy.url}&region=us-east-1", timeout_s=2)
     yield store
     store.close()

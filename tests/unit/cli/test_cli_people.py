@@ -43,6 +43,20 @@ def server(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Stub:
     return stub
 
 
+@pytest.mark.parametrize(("used", "then"), [("vision", "images"), ("other", "other")])
+def test_a_renamed_workspace_that_is_in_use_stays_in_use(
+    cli: Cli, stub: Stub, home: Path, used: str, then: str
+) -> None:
+    view = {"id": "ws_1", "name": "images", "role": "owner", "jobs": 0, "datasets": 0, "created_at": WHEN}
+    stub.routes = {"PATCH /workspaces/vision": reply(body=view)}
+    home.mkdir(exist_ok=True)
+    (home / "client.json").write_text(json.dumps({"url": stub.url, "workspace": used}))
+    ran = cli("workspace", "rename", "vision", "images")
+    assert ran.code == 0, ran.err
+    assert stub.asked[0].json == {"name": "images"}
+    assert json.loads((home / "client.json").read_text())["workspace"] == then
+
+
 def test_login_trades_the_password_for_a_key_kept_in_a_private_file(
     cli: Cli, server: Stub, home: Path, typed: None
 ) -> None:

@@ -97,7 +97,7 @@ def running_stub() -> Iterator[Stub]:
             made.asked.append(Asked(self.command, self.path, body, dict(self.headers)))
             made.take(self.command, self.path)(self)
 
-        do_GET = do_POST = do_PUT = do_DELETE = handle_any
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -26,7 +26,7 @@ def git(repo, *args, **env):
 
 def make_repo(path: Path) -> Path:
     path.mkdir(parents=True)
-    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "init", "--quiet", "--initial-branch=main", "--template=")
     return path
 
 

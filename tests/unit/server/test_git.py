@@ -1,6 +1,7 @@
 """Fetching repositories: the right files of the right revision, else one clear line; nothing gained by trickery."""
 
 import os
+import shutil
 import socket
 import threading
 from contextlib import contextmanager
@@ -32,10 +33,9 @@ def access(private_ctx):
     return add_person(private_ctx, "olga@example.org").access()
 
 
-@pytest.fixture
-def repo(tmp_path):
-    """main: two commits; branch 'other'; tags v1 (annotated) and light."""
-    repo = make_repo(tmp_path / "repos" / "demo")
+@pytest.fixture(scope="module")
+def first_repo(tmp_path_factory):
+    repo = make_repo(tmp_path_factory.mktemp("first") / "demo")
     commit(repo, {"train.py": "print(1)\n", "lib/util.py": "x = 1\n"})
     git(repo, "tag", "-a", "-m", "one", "v1")
     git(repo, "tag", "light")
@@ -44,6 +44,12 @@ def repo(tmp_path):
     git(repo, "checkout", "--quiet", "main")
     commit(repo, {"train.py": "print(2)\n"})
     return repo
+
+
+@pytest.fixture
+def repo(first_repo, tmp_path):
+    """main: two commits; branch 'other'; tags v1 (annotated) and light."""
+    return Path(shutil.copytree(first_repo, tmp_path / "repos" / "demo"))
 
 
 def contents(ctx, access, **asked):

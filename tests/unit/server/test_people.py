@@ -273,9 +273,9 @@ def test_an_unknown_e_mail_takes_as_long_as_a_known_one():
 
     def best(hashed):
         def once():
-            start = time.perf_counter()
+            start = time.thread_time()
             assert not passwords.verify(hashed, "wrong")
-            return time.perf_counter() - start
+            return time.thread_time() - start
 
         return min(once() for _ in range(5))
 

@@ -194,7 +194,7 @@ def test_sign_up_is_shown_closed_once_there_is_an_admin(app, signed_up):
 def test_changing_the_password_ends_other_sessions(app, signed_up):
     other = Browser(app)
     other.post("/sign-in", {"email": "eva@example.org", "password": PASSWORD})
-    answer = signed_up.post("/account/password", {"old": PASSWORD, "new": "another long one"})
+    answer = signed_up.post("/settings/password", {"old": PASSWORD, "new": "another long one"})
     assert answer.status_code == 303
     assert signed_up.get("/").status_code == 200
     assert other.get("/").status_code == 303

@@ -76,6 +76,30 @@ def test_a_deleted_workspace_takes_everything_of_its_own_and_nothing_else(ctx, a
         assert [w.id for w in session.scalars(select(Workspace))] == [berta.workspace_id]
 
 
+def test_a_workspace_is_renamed_and_keeps_all_that_is_in_it(ctx, as_anna, as_berta, anna, berta):
+    job_id = add_job(ctx, anna)
+    renamed = as_anna.request("PATCH", "/workspaces/default", json={"name": "vision"})
+    assert (renamed.status_code, renamed.json()["name"], renamed.json()["id"]) == (200, "vision", anna.workspace_id)
+    assert renamed.json()["jobs"] == 1
+    assert as_anna.get(f"/workspaces/vision/jobs/{job_id}").status_code == 200
+    assert as_anna.get("/workspaces/default/jobs").status_code == 404
+    assert as_anna.request("PATCH", "/workspaces/vision", json={"name": "vision"}).status_code == 200
+    assert [w["name"] for w in as_berta.get("/workspaces").json()] == ["default"]
+
+
+def test_a_name_that_is_taken_or_odd_renames_nothing(ctx, as_anna, as_berta, anna, berta):
+    as_anna.post("/workspaces", {"name": "research"})
+    assert code(as_anna.request("PATCH", "/workspaces/research", json={"name": "default"})) == "name_taken"
+    for name in ("", "a b", "ws_01k9z0000000000000000000ab"):
+        assert as_anna.request("PATCH", "/workspaces/research", json={"name": name}).status_code == 422
+    add_member(ctx, anna.workspace_id, berta, Role.OWNER)
+    # Names are unique per first owner, who is Anna whoever asks.
+    path = f"/workspaces/{anna.workspace_id}"
+    assert code(as_berta.request("PATCH", path, json={"name": "research"})) == "name_taken"
+    assert as_berta.request("PATCH", path, json={"name": "shared"}).json()["name"] == "shared"
+    assert [w["name"] for w in as_anna.get("/workspaces").json()] == ["research", "shared"]
+
+
 def test_members_are_added_by_e_mail_changed_and_removed(as_anna, as_berta, anna, berta):
     path = f"/workspaces/{anna.workspace_id}"
     assert as_berta.get(f"{path}/members").status_code == 404

@@ -59,13 +59,16 @@ def tree(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def run(tmp_path: Path):  # type: ignore[no-untyped-def]
-    def unpack_it(name: str, data: bytes, **limits: int) -> dict[str, bytes]:
-        (tmp_path / name).write_bytes(data)
-        unpack_it.notes = unpack(tmp_path / name, tmp_path / "out", limits=Limits(**limits))  # type: ignore[attr-defined]
-        return tree(tmp_path / "out")
+    root = tmp_path / "above" / "root"
+    root.mkdir(parents=True)
 
-    unpack_it.dest = tmp_path / "out"  # type: ignore[attr-defined]
-    unpack_it.root = tmp_path  # type: ignore[attr-defined]
+    def unpack_it(name: str, data: bytes, **limits: int) -> dict[str, bytes]:
+        (root / name).write_bytes(data)
+        unpack_it.notes = unpack(root / name, root / "out", limits=Limits(**limits))  # type: ignore[attr-defined]
+        return tree(root / "out")
+
+    unpack_it.dest = root / "out"  # type: ignore[attr-defined]
+    unpack_it.root = root  # type: ignore[attr-defined]
     return unpack_it
 
 
@@ -187,12 +190,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_member_is_refused_by_name_and_nothing_is_left(run, name: str) -> None:  # type: ignore[no-untyped-def]
-    before = set(run.root.parent.rglob("*"))
+def test_a_hostile_member_is_refused_by_name_and_nothing_is_left(run, tmp_path: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+    before = set(tmp_path.rglob("*"))
     with pytest.raises(BadArchive, match="evil") as error:
         run(name, HOSTILE[name])
     assert "\n" not in error.value.message
-    assert set(run.root.parent.rglob("*")) - before == {run.root / name}
+    assert set(tmp_path.rglob("*")) - before == {run.root / name}
 
 
 def test_a_link_through_a_linked_folder_writes_nothing_outside(run) -> None:  # type: ignore[no-untyped-def]

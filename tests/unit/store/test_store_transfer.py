@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -176,18 +175,17 @@ def test_ctrl_c_is_heard_while_the_remote_is_slow(
     remote: Wire, mixed_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_BATCH_COUNT", 1)
-    slow = threading.Event()
-    monkeypatch.setattr(remote, "send", lambda chunks: slow.wait(0.2) and 0)
+    slow, sent = threading.Event(), []
+    monkeypatch.setattr(remote, "send", lambda chunks: sent.append(1) or slow.wait(0.2) or 0)
     calls = iter(range(10**6))
 
     def interrupt(_: int) -> None:
         if next(calls) == 3:
             raise KeyboardInterrupt
 
-    started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         push(entries(mixed_tree), remote, progress=interrupt, threads=1)
-    assert time.monotonic() - started < 5
+    assert len(sent) < 10, "it went on with the rest"
 
 
 def test_memory_stays_flat_for_any_size(tmp_path: Path) -> None:

@@ -111,19 +111,20 @@ def pack(found: Points, *, with_arrivals: bool = False) -> bytes:
 class Block:
     """A packed body; each column is unpacked when it is first asked for."""
 
-    def __init__(self, body: bytes, arrival: int = 0):
+    def __init__(self, body: bytes, arrival: int = 0, seen: dict[bytes, Ints] | None = None):
+        """`seen` spares unpacking twice: metrics that are logged together have the same steps and times."""
         self._form, self.count, *sizes = _HEAD.unpack_from(body)
-        self._arrival = arrival
+        self._arrival, self._seen = arrival, {} if seen is None else seen
         ends = np.cumsum([_HEAD.size, *sizes]).tolist()
         self._parts = [memoryview(body)[a:b] for a, b in itertools.pairwise(ends)]
 
     @cached_property
     def steps(self) -> Ints:
-        return _sums(self._plain(0))
+        return self._ints(0)
 
     @cached_property
     def times(self) -> Floats:
-        return _sums(self._plain(1)) / 1000
+        return self._ints(1) / 1000
 
     @cached_property
     def values(self) -> NDArray[Any]:
@@ -141,6 +142,13 @@ class Block:
     @property
     def points(self) -> Points:
         return Points(self.steps, self.times, self.values, self.arrivals)
+
+    def _ints(self, index: int) -> Ints:
+        packed = bytes(self._parts[index])
+        found = self._seen.get(packed)
+        if found is None:
+            found = self._seen[packed] = _sums(self._plain(index))
+        return found
 
     def _plain(self, index: int) -> bytes:
         if not hasattr(_local, "decompress"):

@@ -16,7 +16,8 @@ class Job(Base):
     __table_args__ = (
         UniqueConstraint("workspace_id", "name"),
         UniqueConstraint("workspace_id", "run_id"),
-        Index("ix_jobs_open", "state", sqlite_where=text("ended_at IS NULL")),
+        # Holds all that a pass over a long queue reads, so that it need not touch the jobs themselves.
+        Index("ix_jobs_queue", "state", "id", "priority", "attempts", sqlite_where=text("ended_at IS NULL")),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
     workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
@@ -54,6 +55,7 @@ class Attempt(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "number"),
         Index("ix_attempts_open", "state", sqlite_where=text("state != 'ended'")),
+        Index("ix_attempts_ended_at", "ended_at"),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))

@@ -19,6 +19,8 @@ class User(Base):
     """None: signs in by the owner file only."""
     is_admin: Mapped[bool]
     created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+    """Since when an admin lets nobody sign in to it."""
 
 
 class SessionRow(Base):
@@ -28,6 +30,8 @@ class SessionRow(Base):
     secret_hash: Mapped[bytes] = mapped_column(unique=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+    program: Mapped[str | None]
+    """What it was started with."""
 
 
 class ApiKey(Base):
@@ -55,6 +59,10 @@ class Workspace(Base):
     owner_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
     name: Mapped[str]
     created_at: Mapped[datetime]
+    slot_quota: Mapped[int | None]
+    """Slots its jobs may hold at once; None for as many as there are."""
+    share: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    """Its weight against other workspaces' when all want more than there is."""
 
 
 class Member(Base):

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
+from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.metrics import MediaCommit, MediaCommitted
 from shoal.server.context import Ctx
 from shoal.server.policy import Agent
-from shoal.server.services import agents, checkpoints, media, streams
+from shoal.server.services import agents, bugs, checkpoints, media, streams
 
 router = APIRouter(prefix="/agent", tags=["agent"])
 Stream = Literal["log", "system", "metric"]
@@ -73,3 +74,9 @@ def capture(ctx: Ctx, who: Agent, request: CheckpointCommit) -> CheckpointCommit
 def commit_media(ctx: Ctx, who: Agent, request: MediaCommit) -> MediaCommitted:
     """Commit a picture, figure or table the job has logged; `missing` lists chunks to upload first."""
     return media.commit(ctx, who, request)
+
+
+@router.post("/bugs")
+def commit_bug(ctx: Ctx, who: Agent, request: BugCommit) -> BugCommitted:
+    """Tell of a step that failed, and commit its capsule; `missing` lists chunks to upload first."""
+    return bugs.commit(ctx, who, request)

@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from shoal.core.errors import AuthError
-from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp, UserView
+from shoal.core.people import OpenSession, PasswordChange, ProfileChange, SessionView, SignIn, SignUp, UserView
+from shoal.server.callers import Address, Program
 from shoal.server.context import Ctx
 from shoal.server.policy import Anyone, Keyholder, Principal, Reader, identify
-from shoal.server.services import people
+from shoal.server.services import people, sessions
 
 router = APIRouter(prefix="/auth", tags=["auth"])
 
@@ -24,24 +25,19 @@ def _caller(request: Request, ctx: Ctx) -> Principal | None:
         return None
 
 
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
-
-
 Caller = Annotated[Principal | None, Depends(_caller)]
-Address = Annotated[str, Depends(_address)]
 
 
 @router.post("/sign-up", status_code=201, dependencies=[Anyone])
-def sign_up(ctx: Ctx, caller: Caller, address: Address, request: SignUp) -> SessionView:
+def sign_up(ctx: Ctx, caller: Caller, address: Address, program: Program, request: SignUp) -> SessionView:
     """Make an account. A shared server's first is its admin's; later ones need an admin, unless sign-up is open."""
-    return people.sign_up(ctx, request, caller=caller, address=address)
+    return people.sign_up(ctx, request, caller=caller, address=address, program=program)
 
 
 @router.post("/sign-in", dependencies=[Anyone])
-def sign_in(ctx: Ctx, address: Address, request: SignIn) -> SessionView:
+def sign_in(ctx: Ctx, address: Address, program: Program, request: SignIn) -> SessionView:
     """Start a session of 30 days. After five failures within a minute, wait."""
-    return people.sign_in(ctx, request, address=address)
+    return people.sign_in(ctx, request, address=address, program=program)
 
 
 @router.post("/sign-out", status_code=204)
@@ -60,3 +56,27 @@ def change_password(ctx: Ctx, principal: Keyholder, address: Address, request: P
 def me(ctx: Ctx, principal: Reader) -> UserView:
     """Who the key or session belongs to."""
     return people.me(ctx, principal)
+
+
+@router.patch("/me")
+def change_profile(ctx: Ctx, principal: Keyholder, request: ProfileChange) -> UserView:
+    """Change your name, as others see it."""
+    return people.change_profile(ctx, principal, request)
+
+
+@router.get("/sessions")
+def list_sessions(ctx: Ctx, principal: Reader) -> list[OpenSession]:
+    """Where you are signed in, newest first."""
+    return sessions.list_sessions(ctx, principal)
+
+
+@router.delete("/sessions", status_code=204)
+def end_other_sessions(ctx: Ctx, principal: Keyholder) -> None:
+    """Sign out everywhere else."""
+    sessions.end_others(ctx, principal)
+
+
+@router.delete("/sessions/{session}", status_code=204)
+def end_session(ctx: Ctx, principal: Keyholder, session: str) -> None:
+    """Sign out in one place."""
+    sessions.end_session(ctx, principal, session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
@@ -14,6 +14,7 @@ from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
 from shoal.server.services import downloads, jobs, streams
 from shoal.server.services import follow as following
+from shoal.server.web import share
 
 router = APIRouter(prefix="/workspaces/{workspace}/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -67,6 +68,14 @@ def checkpoint_archive(ctx: Ctx, access: Viewer, job: str) -> StreamingResponse:
     """The files of a job's newest good checkpoint as a zip."""
     found = downloads.newest_archive(ctx, access, job)
     return StreamingResponse(found.body, found.status, found.headers, found.media_type)
+
+
+@router.get("/{job}/share")
+def share_job(ctx: Ctx, access: Viewer, job: str) -> Response:
+    """The job as one HTML file that opens without a server or a network. Values of secrets are not in it."""
+    found = share.share(ctx, access, job)
+    headers = downloads.plain_headers(f"{found.name}.html") | {"Cache-Control": "no-store"}
+    return Response(found.body, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/{job}/logs")

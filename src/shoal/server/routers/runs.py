@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import SegmentReply
+from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.jobs import JobSummary
 from shoal.core.metrics import MediaCommit, MediaCommitted, RunImport, RunImported, RunState
@@ -51,6 +52,12 @@ def checkpoint(ctx: Ctx, access: Worker, job: str, request: CheckpointCommit) ->
 def medium(ctx: Ctx, access: Worker, job: str, request: MediaCommit) -> MediaCommitted:
     """A picture, figure or table of the run; `missing` lists chunks to upload first."""
     return runs.commit_media(ctx, access, job, request)
+
+
+@router.post(PREFIX + "/bugs")
+def bug(ctx: Ctx, access: Worker, job: str, request: BugCommit) -> BugCommitted:
+    """A step of the run that failed; `missing` lists chunks of its capsule to upload first."""
+    return runs.commit_bug(ctx, access, job, request)
 
 
 @router.post(PREFIX + "/state")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Depends
-
-from shoal.core.people import MemberSet, MemberView, Role, Scope, WorkspaceCreate, WorkspaceView
+from shoal.core.people import MemberSet, MemberView, WorkspaceCreate, WorkspaceRename, WorkspaceView
 from shoal.server.context import Ctx
-from shoal.server.policy import Access, InWorkspace, Keyholder, Owner, Reader, Viewer
+from shoal.server.policy import AnyMember, Keyholder, Owner, Reader, Viewer
 from shoal.server.services import workspaces
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
-AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
 
 
 @router.get("")
@@ -25,6 +22,12 @@ def list_workspaces(ctx: Ctx, principal: Reader) -> list[WorkspaceView]:
 def create_workspace(ctx: Ctx, principal: Keyholder, request: WorkspaceCreate) -> WorkspaceView:
     """Make a workspace and become its owner."""
     return workspaces.create_workspace(ctx, principal, request)
+
+
+@router.patch("/{workspace}")
+def rename_workspace(ctx: Ctx, access: Owner, request: WorkspaceRename) -> WorkspaceView:
+    """Give a workspace another name; its id and all that is in it stay."""
+    return workspaces.rename_workspace(ctx, access, request)
 
 
 @router.delete("/{workspace}", status_code=204)

@@ -20,15 +20,18 @@ from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
 from shoal.server.scheduler.restarts import Cause, Failure, judge
+from shoal.server.services import quotas
 from shoal.server.services.events import move, tell
 
 
 def create(
     session: Session, job_id: str, gang: list[Placement], attempt_id: str, read_token_hash: bytes
 ) -> tuple[Attempt, list[str]] | None:
-    """A new attempt with one token per node; None if the job no longer waits (stopped or deleted meanwhile)."""
+    """A new attempt with one token per node; None if the job may not start any more (stopped, deleted, over quota)."""
     job = session.get(Job, job_id)
     if job is None or job.state != JobState.QUEUED or job.stop_requested_at is not None:
+        return None
+    if not quotas.has_room(session, job.workspace_id, sum(len(node.slots) for node in gang)):
         return None
     job.attempts += 1
     attempt = Attempt(
@@ -131,6 +134,8 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
         _close(session, job, attempt, "all workers ended well")
         _finish_progress(job)
         move(session, job, JobState.SUCCEEDED, "finished", attempt=attempt.number)
+    elif job.stop_state == JobState.QUEUED:
+        _make_way(session, job, attempt)
     elif job.stop_requested_at is not None:
         attempt.result = attempt.reason = job.reason = job.stop_reason
         _close(session, job, attempt, job.stop_reason or "stopped")
@@ -143,6 +148,15 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
         )
     else:
         _after_failure(session, job, attempt, _root_cause(blamed or nodes))
+
+
+def _make_way(session: Session, job: Job, attempt: Attempt) -> None:
+    """Preempted: it goes on from its newest checkpoint when there is room again."""
+    attempt.result, attempt.reason, job.reason = "preempted", job.stop_reason, job.stop_reason
+    job.stop_requested_at = job.stop_reason = job.stop_state = None
+    job.best_step = max((job.progress or {}).get("step", -1), job.best_step)
+    _close(session, job, attempt, attempt.reason or "preempted")
+    move(session, job, JobState.QUEUED, "waits for room again", attempt=attempt.number)
 
 
 def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> None:

@@ -17,7 +17,7 @@ from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.errors import Corrupt, NotFound
 from shoal.core.names import did_you_mean
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Checkpoint
+from shoal.server.models.artifacts import Checkpoint, Source
 from shoal.server.policy import Access
 from shoal.server.services import checkpoints, find
 from shoal.store.manifest import chunk_hashes
@@ -81,6 +81,19 @@ def newest_archive(ctx: Context, access: Access, job: str) -> Download:
     with ctx.db.read() as session:
         found = find.checkpoint(session, access, newest[0])
     return _zipped(ctx, newest[1], found)
+
+
+def source_archive(ctx: Context, access: Access, job: str) -> Download:
+    """A job's code as it was submitted, in a zip."""
+    with ctx.db.read() as session:
+        row = find.job(session, access, job)
+        source = session.get_one(Source, row.source_id)
+    manifest = ctx.store.get_manifest(source.manifest_id)
+    if ctx.store.missing(chunk_hashes(manifest)):
+        raise Corrupt(f"Parts of the code of job '{row.name}' are missing in the store.", hint="shoal store check")
+    stem = f"{row.name}-code"
+    body = _zip(ctx, manifest, stem, max(source.created_at.replace(tzinfo=None), _OLDEST))
+    return Download(body, "application/zip", plain_headers(f"{stem}.zip"))
 
 
 def _zipped(ctx: Context, manifest: Manifest, row: Checkpoint) -> Download:

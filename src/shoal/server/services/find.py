@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -10,8 +12,12 @@ from shoal.core.errors import NotAllowedNow, NotFound
 from shoal.core.ids import is_id
 from shoal.core.names import did_you_mean
 from shoal.server.models.artifacts import Checkpoint, Dataset, Source
+from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Job
-from shoal.server.policy import Access
+from shoal.server.models.metrics import Media
+from shoal.server.policy import Access, AgentIdentity
+
+Told = TypeVar("Told", Media, Bug)
 
 
 def job(session: Session, access: Access, name_or_id: str) -> Job:
@@ -71,6 +77,14 @@ def newest_dataset(session: Session, access: Access, name: str) -> Dataset | Non
         .order_by(Dataset.version.desc())
         .limit(1)
     )
+
+
+def of_line(session: Session, table: type[Told], who: AgentIdentity, rank: int, line: int) -> Told | None:
+    """What a line of a rank's spool file has told of before."""
+    mine = select(table).where(
+        table.job_id == who.job_id, table.attempt == who.attempt, table.node == who.node, table.rank == rank
+    )
+    return session.scalar(mine.where(table.n == line))
 
 
 def checkpoint(session: Session, access: Access, reference: str) -> Checkpoint:

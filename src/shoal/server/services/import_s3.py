@@ -223,7 +223,12 @@ class Bucket:
         }
         if self._proxy is not None:
             options["proxy_url"] = self._proxy.url
-        config |= {"client_options": options, "retry_config": {"max_retries": 2, "retry_timeout": _TIMEOUT}}
+        retries = {
+            "max_retries": 2,
+            "retry_timeout": _TIMEOUT,
+            "backoff": {"init_backoff": timedelta(seconds=_FIRST_WAIT_S / 5)},
+        }
+        config |= {"client_options": options, "retry_config": retries}
         return S3Store(place.bucket, virtual_hosted_style_request=False, **config)
 
     def _credential(self) -> dict[str, Any]:

@@ -14,18 +14,21 @@ from shoal.core.names import did_you_mean
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.server.context import Context
+from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import find, runs, views
+from shoal.server.services import find, quotas, runs, views
 from shoal.server.services.events import move, tell
+from shoal.store.manifest import dump_manifest
 
 
 def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
     """Refuse what can never run; acknowledge the rest once it is durable."""
-    _refuse_impossible(ctx, spec)
+    refuse_impossible(ctx, spec)
     with ctx.db.read() as session:
+        quotas.refuse_larger(session, access, spec)
         source = find.source(session, access, spec.source_id)
         _check_secrets(session, access, spec)
         inputs = _inputs(session, access, spec)
@@ -59,6 +62,25 @@ def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
     view = ctx.db.write(work)
     ctx.live.job_changed(job_id, schedule=True)
     return view
+
+
+def refuse_impossible(ctx: Context, spec: JobSpec) -> None:
+    """Raise unless the pool, all of it free, could run this."""
+    pool = ctx.engine.capacity()
+    quotas.check_machines(pool, [*spec.exclude, *spec.prefer])
+    machines = [MachineState(name=m.name, slots=m.slots) for m in pool if m.name not in spec.exclude]
+    nodes, accels = largest_possible(machines, spec.accels)
+    if accels == spec.accels and nodes >= spec.min_nodes:
+        return
+    total = sum(m.slots for m in machines)
+    has = "pool without the excluded machines has" if spec.exclude else "pool has"
+    what = f"{len(machines)} machine{'s' if len(machines) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
+    raise CanNeverRun(
+        f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the {has} {what}. "
+        f"The largest that could: --nodes {nodes} --accels {accels}.",
+        hint=f"shoal up --slots {spec.min_slots}" if ctx.private and total < spec.min_slots else "shoal machine list",
+        details={"nodes": nodes, "accels": accels},
+    )
 
 
 def check_entry(entry: list[str], paths: list[str]) -> None:
@@ -95,6 +117,13 @@ def get(ctx: Context, access: Access, name_or_id: str) -> JobView:
         return views.job_view(session, job, access.workspace, ctx.live.waiting.get(job.id))
 
 
+def source_manifest(ctx: Context, access: Access, name_or_id: str) -> bytes:
+    """Of its code as it was submitted."""
+    with ctx.db.read() as session:
+        source = session.get_one(Source, find.job(session, access, name_or_id).source_id)
+    return dump_manifest(ctx.store.get_manifest(source.manifest_id))
+
+
 def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
     """Idempotent: a stopped job stays stopped, a finished one stays as it ended."""
 
@@ -111,7 +140,8 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
 
 
 def request_stop(session: Session, job: Job, reason: str, as_state: JobState) -> None:
-    if JobState(job.state).is_terminal or job.stop_requested_at is not None:
+    making_way = job.stop_state == JobState.QUEUED
+    if JobState(job.state).is_terminal or (job.stop_requested_at is not None and not making_way):
         return
     job.stop_requested_at, job.stop_reason, job.stop_state = utcnow(), reason, as_state.value
     if job.state == JobState.QUEUED:
@@ -119,6 +149,15 @@ def request_stop(session: Session, job: Job, reason: str, as_state: JobState) ->
         move(session, job, as_state, reason)
     else:
         tell(session, job, "stop_requested", reason)
+
+
+def request_preempt(session: Session, job: Job, reason: str) -> bool:
+    """Have a running job save, end and wait in the queue again; it is not held against it."""
+    if job.state not in (JobState.STARTING, JobState.RUNNING) or job.stop_requested_at is not None:
+        return False
+    job.stop_requested_at, job.stop_reason, job.stop_state = utcnow(), reason, JobState.QUEUED.value
+    tell(session, job, "preempted", reason)
+    return True
 
 
 def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
@@ -142,18 +181,21 @@ def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
 def delete(ctx: Context, access: Access, name_or_id: str) -> None:
     """A finished job with all it left behind."""
 
-    def work(session: Session) -> list[str]:
+    def work(session: Session) -> tuple[str, list[str]]:
         job = find.job(session, access, name_or_id)
         if not JobState(job.state).is_terminal and job.run_id is None:
             raise NotAllowedNow(
                 f"Job '{job.name}' is {job.state}; only finished jobs can be deleted.",
                 hint=f"shoal training stop {job.name}",
             )
-        attempts = list(session.scalars(select(Attempt.id).where(Attempt.job_id == job.id)))
-        session.execute(sql_delete(Job).where(Job.id == job.id))
-        return attempts
+        job_id = job.id
+        attempts = list(session.scalars(select(Attempt.id).where(Attempt.job_id == job_id)))
+        session.execute(sql_delete(Job).where(Job.id == job_id))
+        return job_id, attempts
 
-    for attempt_id in ctx.db.write(work):
+    job_id, attempts = ctx.db.write(work)
+    ctx.live.job_changed(job_id)
+    for attempt_id in attempts:
         ctx.engine.clean(attempt_id)
 
 
@@ -186,18 +228,3 @@ def _check_secrets(session: Session, access: Access, spec: JobSpec) -> None:
                 f"There is no secret '{name}' in workspace '{access.workspace}'.{did_you_mean(name, known)}",
                 hint=f"shoal secret create {name}",
             )
-
-
-def _refuse_impossible(ctx: Context, spec: JobSpec) -> None:
-    machines = [MachineState(name=m.name, slots=m.slots) for m in ctx.engine.capacity()]
-    nodes, accels = largest_possible(machines, spec.accels)
-    if accels == spec.accels and nodes >= spec.min_nodes:
-        return
-    total = sum(m.slots for m in machines)
-    pool = f"{len(machines)} machine{'s' if len(machines) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
-    raise CanNeverRun(
-        f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the pool has {pool}. "
-        f"The largest that could: --nodes {nodes} --accels {accels}.",
-        hint=f"shoal up --slots {spec.min_slots}" if ctx.private and total < spec.min_slots else "shoal machine list",
-        details={"nodes": nodes, "accels": accels},
-    )

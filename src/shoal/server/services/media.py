@@ -34,15 +34,7 @@ def commit(ctx: Context, who: AgentIdentity, request: MediaCommit) -> MediaCommi
     entry = request.manifest.files[0]
 
     def work(session: Session) -> MediaCommitted:
-        known = session.scalar(
-            select(Media).where(
-                Media.job_id == who.job_id,
-                Media.attempt == who.attempt,
-                Media.node == who.node,
-                Media.rank == request.rank,
-                Media.n == request.n,
-            )
-        )
+        known = find.of_line(session, Media, who, request.rank, request.n)
         if known is not None:
             return MediaCommitted(id=known.id, manifest_id=known.manifest_id)
         row = Media(

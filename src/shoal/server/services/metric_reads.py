@@ -168,6 +168,7 @@ class _Chart:
     points: int | None
     after: int
     origin: float
+    seen: dict[bytes, Any] = field(default_factory=dict)
 
     def draw(self, metric: _Metric, blocks: dict[int, list[MetricBlock]]) -> tuple[list[Any], list[Any]] | None:
         """([x, value] of what counts, [x, value, attempt] of the ghosts); None where nothing came after the cursor."""
@@ -193,7 +194,7 @@ class _Chart:
 
         made = []
         for row in blocks:
-            block = Block(row.body, row.first)
+            block = Block(row.body, row.first, self.seen)
             times = block.steps if self.axis == "step" else block.times
             if row.first > self.after:
                 made.append(Points(block.steps, times, block.values, block.steps))

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.errors import Forbidden, InvalidSpec, NameTaken, NotAllowedNow, NotSignedIn
 from shoal.core.ids import new_id
-from shoal.core.people import PasswordChange, Scope, SessionView, SignIn, SignUp, UserView
+from shoal.core.people import PasswordChange, ProfileChange, Scope, SessionView, SignIn, SignUp, UserView
 from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import SessionRow, User
@@ -21,7 +21,8 @@ SESSION_LIFE = timedelta(days=30)
 _WRONG = "E-mail or password is wrong."
 
 
-def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: str) -> SessionView:
+def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: str,
+            program: str = "") -> SessionView:  # fmt: skip
     """Refused unless the server is open to all, has nobody yet, or an admin asks. The first account is an admin's."""
     if not (body.email.isprintable() and body.name.isprintable()):
         raise InvalidSpec("An e-mail address or name cannot hold control characters.")
@@ -34,14 +35,14 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
     def work(session: Session) -> SessionView:
         is_first = _check_sign_up(ctx, session, body.email, caller)
         user = add_user(session, email=body.email, name=body.name, password_hash=hashed, is_admin=is_first)
-        return start_session(session, user)
+        return start_session(session, user, program=program)
 
     view = ctx.db.write(work)
     ctx.guards.tries.forgive(email=f"sign-up of {body.email}", address=address)
     return view
 
 
-def sign_in(ctx: Context, body: SignIn, *, address: str) -> SessionView:
+def sign_in(ctx: Context, body: SignIn, *, address: str, program: str = "") -> SessionView:
     email = body.email.strip().lower()
     ctx.guards.tries.begin(email=email, address=address)
     with ctx.db.read() as session:
@@ -56,9 +57,11 @@ def sign_in(ctx: Context, body: SignIn, *, address: str) -> SessionView:
         row = session.get(User, user.id)
         if row is None or row.password_hash != known:
             raise NotSignedIn(_WRONG)  # deleted or changed while we were hashing
+        if row.disabled_at is not None:
+            raise Forbidden("This account is disabled. Ask an admin of this server.")
         row.password_hash = fresh
         session.execute(delete(SessionRow).where(SessionRow.expires_at <= utcnow()))
-        return start_session(session, row)
+        return start_session(session, row, program=program)
 
     return ctx.db.write(work)
 
@@ -100,6 +103,15 @@ def me(ctx: Context, principal: Principal) -> UserView:
         return _view(session.get_one(User, principal.user_id))
 
 
+def change_profile(ctx: Context, principal: Principal, body: ProfileChange) -> UserView:
+    def work(session: Session) -> UserView:
+        user = session.get_one(User, principal.user_id)
+        user.name = body.name
+        return _view(user)
+
+    return ctx.db.write(work)
+
+
 def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal | None) -> bool:
     """Raise unless this account may be made now; True when it is the server's first."""
     # The owner of a once private server has no password and cannot sign in any more: does not count.
@@ -113,7 +125,7 @@ def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal
     return is_first
 
 
-def start_session(session: Session, user: User, life: timedelta = SESSION_LIFE) -> SessionView:
+def start_session(session: Session, user: User, life: timedelta = SESSION_LIFE, program: str = "") -> SessionView:
     """The caller has made sure who it is."""
     token, now = new_token(SESSION_PREFIX), utcnow()
     row = SessionRow(
@@ -122,6 +134,7 @@ def start_session(session: Session, user: User, life: timedelta = SESSION_LIFE) 
         secret_hash=hash_token(token),
         created_at=now,
         expires_at=now + life,
+        program=program,
     )
     session.add(row)
     return SessionView(token=token, user=_view(user), expires_at=row.expires_at)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.agents import SegmentReply
 from shoal.core.artifacts import Manifest
+from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.errors import NameTaken, NotAllowedNow
 from shoal.core.ids import new_id
@@ -26,7 +27,7 @@ from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node, StreamHead
 from shoal.server.policy import Access, AgentIdentity, hash_token
-from shoal.server.services import checkpoints, find, media, streams, views
+from shoal.server.services import bugs, checkpoints, find, media, streams, views
 from shoal.server.services.events import tell
 
 ATTEMPT, NODE = 1, 0
@@ -66,6 +67,10 @@ def capture(ctx: Context, access: Access, job: str, request: CheckpointCommit) -
 
 def commit_media(ctx: Context, access: Access, job: str, request: MediaCommit) -> MediaCommitted:
     return media.commit(ctx, _identity(ctx, access, job), request)
+
+
+def commit_bug(ctx: Context, access: Access, job: str, request: BugCommit) -> BugCommitted:
+    return bugs.commit(ctx, _identity(ctx, access, job), request)
 
 
 def set_state(ctx: Context, access: Access, job: str, request: RunState) -> JobSummary:

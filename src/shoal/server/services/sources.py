@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sqlalchemy.orm import Session
 
 from shoal.core.artifacts import Manifest, SourceCommit, SourceView
@@ -31,10 +33,15 @@ def commit(ctx: Context, access: Access, request: SourceCommit) -> SourceView:
 
 def from_git(ctx: Context, access: Access, request: GitFetch) -> SourceView:
     with git.fetch(ctx, access, request) as (tree, origin):
-        packed = pack_tree(tree, max_bytes=ctx.settings.max_source_mb << 20)
-        upload(packed, ctx.store)
-        chunks.own(ctx, access.workspace_id, chunk_hashes(packed.manifest))
-        return _record(ctx, access, packed.manifest, origin)
+        return from_tree(ctx, access, tree, origin)
+
+
+def from_tree(ctx: Context, access: Access, tree: Path, origin: dict[str, str]) -> SourceView:
+    """Code that is on this machine's disk, without what its .gitignore and .shoalignore name."""
+    packed = pack_tree(tree, max_bytes=ctx.settings.max_source_mb << 20)
+    upload(packed, ctx.store)
+    chunks.own(ctx, access.workspace_id, chunk_hashes(packed.manifest))
+    return _record(ctx, access, packed.manifest, origin)
 
 
 def _record(ctx: Context, access: Access, manifest: Manifest, origin: dict[str, str]) -> SourceView:

@@ -21,6 +21,7 @@ from shoal.server.services import find, metrics
 
 _MAX_PLAIN = 16 << 20
 _PAGE_SEGMENTS = 64
+_PAGE_LINES = 20_000
 _RANK = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -165,7 +166,8 @@ def read_logs(
     with ctx.db.read() as session:
         found = find.job(session, access, job)
         segments = list(session.scalars(query.where(Segment.job_id == found.id)))
-    page, more = segments[:_PAGE_SEGMENTS], len(segments) > _PAGE_SEGMENTS
+    page = _page(segments)
+    more = len(segments) > len(page)
     lines = [
         line
         for segment in page
@@ -176,16 +178,29 @@ def read_logs(
     return LogPage(lines=lines, cursor=page[-1].id if page else after, more=more)
 
 
+def _page(segments: list[Segment]) -> list[Segment]:
+    """Of the first so many as make a page: at least one, and no more lines than an answer can bear."""
+    lines = 0
+    for index, segment in enumerate(segments[:_PAGE_SEGMENTS]):
+        lines += segment.count
+        if lines > _PAGE_LINES and index:
+            return segments[:index]
+    return segments[:_PAGE_SEGMENTS]
+
+
 def _lines(segment: Segment) -> Iterator[LogLine]:
-    for record in _decode(segment.body):
-        yield LogLine(
-            at=record["t"],
-            attempt=segment.attempt,
-            node=segment.node,
-            rank=record.get("r"),
-            stream=record.get("e", "out"),
-            text=record.get("m", ""),
-        )
+    return (log_line(segment.attempt, segment.node, record) for record in _decode(segment.body))
+
+
+def log_line(attempt: int, node: int, record: dict[str, Any]) -> LogLine:
+    return LogLine(
+        at=record["t"],
+        attempt=attempt,
+        node=node,
+        rank=record.get("r"),
+        stream=record.get("e", "out"),
+        text=str(record.get("m", "")),
+    )
 
 
 def _decode(body: bytes) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Checkpoint, Dataset, Source, WorkspaceChunk
+from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.metrics import Media
 from shoal.store.check import check as check_store
@@ -61,6 +62,8 @@ def check(ctx: Context, *, quarantine: bool) -> CheckView:
             found.append(Damage(kind="source", id=source.id, name=source.id))
         for medium in session.scalars(select(Media).where(Media.manifest_id.in_(hurt))):
             found.append(Damage(kind="media", id=medium.id, name=medium.name))
+        for bug in session.scalars(select(Bug).where(Bug.manifest_id.in_(hurt))):
+            found.append(Damage(kind="bug", id=bug.id, name=bug.name))
         return found
 
     return CheckView(
@@ -89,6 +92,7 @@ def _used_manifests(session: Session) -> set[str]:
     used |= set(session.scalars(select(Dataset.manifest_id)))
     used |= set(session.scalars(select(Checkpoint.manifest_id)))
     used |= set(session.scalars(select(Media.manifest_id)))
+    used |= set(session.scalars(select(Bug.manifest_id)))
     open_jobs = select(Job.inputs).where(Job.state.not_in([s.value for s in JobState if s.is_terminal]))
     used |= {i["manifest_id"] for inputs in session.scalars(open_jobs) for i in inputs}
     resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))

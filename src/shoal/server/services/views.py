@@ -11,7 +11,7 @@ from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Event, Job, Node
-from shoal.server.services import metric_reads
+from shoal.server.services import bugs, metric_reads
 
 
 def job_summary(session: Session, job: Job) -> JobSummary:
@@ -35,6 +35,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
             for e in events
         ],
         metrics=metric_reads.last_values(session, job.id),
+        bugs=bugs.of_job(session, job.id),
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.errors import Forbidden, InvalidName, NameTaken, NotAllowedNow, NotFound
 from shoal.core.ids import is_id
-from shoal.core.people import MemberSet, MemberView, Role, WorkspaceCreate, WorkspaceView
+from shoal.core.people import MemberSet, MemberView, Role, WorkspaceCreate, WorkspaceRename, WorkspaceView
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Dataset
 from shoal.server.models.jobs import Attempt, Job
@@ -17,10 +17,12 @@ from shoal.server.models.people import Member, User, Workspace
 from shoal.server.policy import Access, Principal
 from shoal.server.services.accounts import add_workspace
 
+_JOBS = select(func.count()).where(Job.workspace_id == Workspace.id).scalar_subquery()
+_DATASETS = select(func.count(Dataset.name.distinct())).where(Dataset.workspace_id == Workspace.id).scalar_subquery()
+
 
 def create_workspace(ctx: Context, principal: Principal, body: WorkspaceCreate) -> WorkspaceView:
-    if is_id(body.name, "ws"):
-        raise InvalidName(f"{body.name!r} looks like a workspace's id; choose another name.")
+    _refuse_id(body.name)
 
     def work(session: Session) -> WorkspaceView:
         if _owned(session, principal.user_id, body.name):
@@ -32,17 +34,29 @@ def create_workspace(ctx: Context, principal: Principal, body: WorkspaceCreate) 
 
 
 def list_workspaces(ctx: Context, principal: Principal) -> list[WorkspaceView]:
-    jobs = select(func.count()).where(Job.workspace_id == Workspace.id).scalar_subquery()
-    names = func.count(Dataset.name.distinct())
-    datasets = select(names).where(Dataset.workspace_id == Workspace.id).scalar_subquery()
     mine = (
-        select(Workspace, Member.role, jobs, datasets)
+        select(Workspace, Member.role, _JOBS, _DATASETS)
         .join(Member, Member.workspace_id == Workspace.id)
         .where(Member.user_id == principal.user_id)
         .order_by(Workspace.name, Workspace.id)
     )
     with ctx.db.read() as session:
         return [_view(row, Role(role), *counts) for row, role, *counts in session.execute(mine)]
+
+
+def rename_workspace(ctx: Context, access: Access, body: WorkspaceRename) -> WorkspaceView:
+    """Jobs that run are not disturbed: they know it by its id."""
+    _refuse_id(body.name)
+
+    def work(session: Session) -> WorkspaceView:
+        row = session.get_one(Workspace, access.workspace_id)
+        if _owned(session, row.owner_id, body.name) not in (None, row.id):
+            whose = "You already have" if row.owner_id == access.principal.user_id else "Its first owner already has"
+            raise NameTaken(f"{whose} a workspace '{body.name}'.", hint="shoal workspace list")
+        row.name = body.name
+        return _view(row, access.role, *session.execute(select(_JOBS, _DATASETS).where(Workspace.id == row.id)).one())
+
+    return ctx.db.write(work)
 
 
 def delete_workspace(ctx: Context, access: Access) -> None:
@@ -140,6 +154,11 @@ def _let_go(session: Session, access: Access, member: Member) -> None:
     if not heirs:
         raise NotAllowedNow(f"Every other owner already has a workspace of their own named '{workspace.name}'.")
     workspace.owner_id = heirs[0]
+
+
+def _refuse_id(name: str) -> None:
+    if is_id(name, "ws"):
+        raise InvalidName(f"{name!r} looks like a workspace's id; choose another name.")
 
 
 def _owned(session: Session, user_id: str, name: str) -> str | None:

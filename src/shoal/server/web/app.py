@@ -21,14 +21,21 @@ from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
 from shoal.server.web.routes import (
     account,
+    admin,
+    code,
+    compare,
     datasets,
+    figures,
     home,
     job,
     jobs,
     keys,
+    live,
     logs,
+    new_job,
     pool,
     secrets,
+    settings,
     static,
     uploads,
     workspaces,
@@ -50,7 +57,8 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, home, workspaces, jobs, logs, job, uploads, datasets, secrets, keys, pool
+        static, account, home, workspaces, new_job, jobs, logs, code, figures, job, compare, uploads, datasets, secrets, keys, pool, live,
+        settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)
     app.add_exception_handler(ShoalError, _shoal_error)

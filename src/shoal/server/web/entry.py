@@ -36,7 +36,7 @@ def offer(ctx: Context, principal: Principal) -> str:
     return ctx.db.write(work)
 
 
-def enter(ctx: Context, code: str) -> SessionView:
+def enter(ctx: Context, code: str, program: str) -> SessionView:
     def work(session: Session) -> SessionView:
         now = utcnow()
         gone = (
@@ -48,7 +48,7 @@ def enter(ctx: Context, code: str) -> SessionView:
         user_id = session.scalar(gone)
         if user_id is None:
             raise AuthError("This link was used before, or is too old.", hint="shoal console")
-        return start_session(session, session.get_one(User, user_id), life=SESSION_LIFE)
+        return start_session(session, session.get_one(User, user_id), life=SESSION_LIFE, program=program)
 
     return ctx.db.write(work)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from typing import Any
 
 from shoal.core.schema import utcnow as now
 
-__all__ = ["ago", "clock", "duration", "filesize", "iso", "now", "number", "plural"]
+__all__ = ["ago", "clock", "compact", "duration", "filesize", "iso", "now", "number", "plural"]
 
 _STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -58,7 +60,14 @@ def number(value: float | int | None) -> str:
         return f"{value:,}"
     if value != value or value in (float("inf"), float("-inf")):
         return str(value)
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+    if 1e4 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.3e}"
+
+
+def compact(value: Any) -> str:
+    """Any JSON value on one line; text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def plural(count: int, word: str) -> str:

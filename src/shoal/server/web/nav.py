@@ -8,6 +8,8 @@ from urllib.parse import quote
 from shoal.core.people import WorkspaceView
 from shoal.server.policy import Access
 
+_PAGES = frozenset({"new"})
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -26,13 +28,13 @@ class Nav:
     sections: list[tuple[str, list[Link]]]
 
     @classmethod
-    def of(cls, path: str, access: Access | None, mine: list[WorkspaceView]) -> Nav:
+    def of(cls, path: str, access: Access | None, mine: list[WorkspaceView], *, admin: bool = False) -> Nav:
         name = access.workspace if access else (mine[0].name if mine else None)
         ident = access.workspace_id if access else (mine[0].id if mine else None)
         sections = [("", [Link("Home", "/", "home"), Link("Workspaces", "/workspaces", "workspaces")])]
         if name is not None and ident is not None:
             sections.append((name, _workspace_links(workspace_path(name, ident))))
-        sections += [("Pool", _pool_links()), ("Account", _account_links())]
+        sections += [("Pool", _pool_links()), ("Account", _account_links(admin=admin))]
         return cls(name, mine, [(title, [_mark(link, path) for link in links]) for title, links in sections])
 
 
@@ -41,8 +43,15 @@ def workspace_path(name: str, ident: str) -> str:
     return f"/w/{quote(ident if name.endswith('.json') else name, safe='')}"
 
 
+def base_path(access: Access) -> str:
+    """Of the workspace one is in."""
+    return workspace_path(access.workspace, access.workspace_id)
+
+
 def job_path(workspace: str, name: str, ident: str) -> str:
-    return f"{workspace}/jobs/{quote(ident if name.endswith('.json') else name, safe='')}"
+    """By name, unless a page has that name or it reads as a JSON twin's."""
+    by_id = name in _PAGES or name.endswith(".json")
+    return f"{workspace}/jobs/{quote(ident if by_id else name, safe='')}"
 
 
 def _workspace_links(base: str) -> list[Link]:
@@ -59,12 +68,13 @@ def _pool_links() -> list[Link]:
     return [Link("Machines", "/machines", "machines"), Link("Queue", "/queue", "queue")]
 
 
-def _account_links() -> list[Link]:
-    return [
+def _account_links(*, admin: bool) -> list[Link]:
+    links = [
         Link("API keys", "/keys", "keys"),
         Link("Usage", "/usage", "usage"),
-        Link("Account", "/account", "account"),
+        Link("Settings", "/settings", "settings"),
     ]
+    return [*links, Link("Admin", "/admin", "admin")] if admin else links
 
 
 def _mark(link: Link, path: str) -> Link:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
+from shoal.core.artifacts import UsageView
 from shoal.core.jobs import CapacityView, JobSummary
 from shoal.core.schema import Utc, View, utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -16,9 +20,11 @@ from shoal.server.models.artifacts import Checkpoint, Dataset
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import Member, Workspace
 from shoal.server.policy import Principal
-from shoal.server.services import machines, views
+from shoal.server.services import machines, upkeep, views
 
 _FRESH = timedelta(days=2)
+_STORE_S = 60.0
+_stores: dict[Path, tuple[float, UsageView]] = {}
 
 
 class PlacedJob(View):
@@ -74,13 +80,27 @@ class UsageByPerson(View):
 
 def home(ctx: Context, principal: Principal) -> HomeView:
     pool = machines.capacity(ctx)
-    active = _jobs(ctx, _mine(principal).where(Job.ended_at.is_(None)).order_by(Job.id.desc()).limit(50))
     ended = _mine(principal).where(Job.ended_at.is_not(None)).order_by(Job.ended_at.desc())
     recent = _jobs(ctx, ended.limit(10))
     failed = ended.where(Job.state == JobState.FAILED.value, Job.ended_at > utcnow() - _FRESH)
     attention = [Trouble(text=p.job.reason or "it failed", job=p) for p in _jobs(ctx, failed.limit(5))]
     attention += [Trouble(text=f"{m.name}: {problem}") for m in pool.machines for problem in m.problems]
-    return HomeView(active=active, recent=recent, attention=attention, pool=pool)
+    return HomeView(active=active(ctx, principal, 50), recent=recent, attention=attention, pool=pool)
+
+
+def active(ctx: Context, principal: Principal, limit: int = 1000) -> list[PlacedJob]:
+    """What runs or waits, newest first."""
+    return _jobs(ctx, _mine(principal).where(Job.ended_at.is_(None)).order_by(Job.id.desc()).limit(limit))
+
+
+def ended_since(ctx: Context, principal: Principal, since: datetime) -> list[PlacedJob]:
+    return _jobs(ctx, _mine(principal).where(Job.ended_at > since).order_by(Job.ended_at).limit(100))
+
+
+def some(ctx: Context, principal: Principal, job_ids: Collection[str]) -> dict[str, PlacedJob]:
+    """Those of these jobs that one may see, by id."""
+    found = _jobs(ctx, _mine(principal).where(Job.id.in_(list(job_ids)[:1000])))
+    return {placed.job.id: placed for placed in found}
 
 
 def queue(ctx: Context, principal: Principal) -> list[PlacedJob]:
@@ -111,6 +131,14 @@ def pool(ctx: Context, principal: Principal) -> PoolView:
             since = attempt.started_at or attempt.created_at
             occupants.append(Occupant(machine=node.machine, slots=node.slots, since=since, job=placed))
     return PoolView(pool=machines.capacity(ctx), occupants=occupants)
+
+
+def store(ctx: Context) -> UsageView:
+    """The store as a whole. All of its lists are gone through for it, so that what was found holds for a minute."""
+    kept = _stores.get(ctx.layout.root)
+    if kept is None or time.monotonic() - kept[0] > _STORE_S:
+        kept = _stores[ctx.layout.root] = time.monotonic(), upkeep.usage(ctx)
+    return kept[1]
 
 
 def usage(ctx: Context, principal: Principal) -> UsageByPerson:

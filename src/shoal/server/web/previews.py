@@ -1,11 +1,13 @@
-"""A dataset's files as a tree, and the beginning of one of them. Nothing here is deserialised: text, tables, pictures, or not shown."""
+"""Files of the store (a dataset's, a job's code) as a tree, and the beginning of one of them. Nothing is deserialised in this process: text, tables, pictures, or not shown."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from shoal.core.artifacts import FileEntry, Manifest
@@ -13,13 +15,18 @@ from shoal.core.errors import NotFound
 from shoal.core.names import did_you_mean
 from shoal.core.schema import View
 from shoal.server.context import Context
+from shoal.server.models.artifacts import Source
 from shoal.server.policy import Access
 from shoal.server.services import find
+from shoal.server.web import arrow
 
 HEAD = 128 << 10
 _ROWS, _COLUMNS = 100, 50
 _MAX_ENTRIES = 1000
 _MAX_PICTURE = 32 << 20
+_MOST_KEPT, _MOST_KEPT_FILES = 8, 50_000
+_recent: dict[str, Manifest] = {}
+_lock = threading.Lock()
 _PICTURES = {
     "png": "image/png",
     "jpg": "image/jpeg",
@@ -28,6 +35,15 @@ _PICTURES = {
     "webp": "image/webp",
     "bmp": "image/bmp",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a page lets people look through."""
+
+    manifest: Manifest
+    owner: str
+    """As messages call it: dataset 'words'."""
 
 
 class TreeEntry(View):
@@ -51,32 +67,66 @@ class Preview(View):
     kind: Literal["text", "table", "picture", "none"]
     text: str = ""
     rows: list[list[str]] = []
+    about: str = ""
+    """What else there is to say of it, such as why it is not shown."""
     cut: bool = False
     """Only the beginning is shown."""
 
 
-def tree(ctx: Context, access: Access, dataset: str, folder: str) -> Tree:
+def of_dataset(ctx: Context, access: Access, dataset: str) -> Files:
+    with ctx.db.read() as session:
+        found = find.dataset(session, access, dataset)
+    return Files(_manifest(ctx, found.manifest_id or ""), f"dataset '{found.name}'")
+
+
+def of_job(ctx: Context, access: Access, job: str) -> Files:
+    """A job's code."""
+    with ctx.db.read() as session:
+        found = find.job(session, access, job)
+        manifest_id = session.get_one(Source, found.source_id).manifest_id
+    return Files(_manifest(ctx, manifest_id), f"the code of job '{found.name}'")
+
+
+def _manifest(ctx: Context, manifest_id: str) -> Manifest:
+    """The last few are kept: who looks into a folder opens the next one soon. Equal ids are equal files."""
+    with _lock:
+        found = _recent.pop(manifest_id, None)
+    found = found or ctx.store.get_manifest(manifest_id)
+    if len(found.files) <= _MOST_KEPT_FILES:
+        with _lock:
+            _recent[manifest_id] = found
+            while len(_recent) > _MOST_KEPT:
+                del _recent[next(iter(_recent))]
+    return found
+
+
+def tree(files: Files, folder: str) -> Tree:
     """One level: folders first, then files."""
     prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
     found: dict[str, TreeEntry] = {}
-    for file in _manifest(ctx, access, dataset).files:
+    for file in files.manifest.files:
         if not file.path.startswith(prefix):
             continue
         name, slash, _ = file.path[len(prefix) :].partition("/")
-        entry = found.setdefault(name, TreeEntry(name=name, path=prefix + name, is_folder=bool(slash), size=0, files=0))
+        entry = found.get(name)
+        if entry is None:
+            entry = TreeEntry(name=name, path=prefix + name, is_folder=bool(slash), size=0, files=0)
+            found[name] = entry
         entry.size += file.size
         entry.files += 1
     entries = sorted(found.values(), key=lambda e: (not e.is_folder, e.name))
     if prefix and not entries:
-        raise NotFound(f"There is no folder '{folder}' in dataset '{dataset}'.")
+        raise NotFound(f"There is no folder '{folder}' in {files.owner}.")
     return Tree(folder=prefix.rstrip("/"), entries=entries[:_MAX_ENTRIES], more=max(0, len(entries) - _MAX_ENTRIES))
 
 
-def preview(ctx: Context, access: Access, dataset: str, path: str) -> Preview:
-    entry = _entry(ctx, access, dataset, path)
+def preview(ctx: Context, files: Files, path: str) -> Preview:
+    entry = _entry(files, path)
     ending = path.rpartition(".")[2].lower()
     if ending in _PICTURES and entry.size <= _MAX_PICTURE:
         return Preview(path=path, size=entry.size, kind="picture")
+    if ending in arrow.ENDINGS:
+        return _columns(ctx, entry, arrow.ENDINGS[ending])
     head = b"".join(_bytes(ctx, entry, HEAD))
     cut = entry.size > len(head)
     if b"\0" in head:
@@ -92,32 +142,32 @@ def preview(ctx: Context, access: Access, dataset: str, path: str) -> Preview:
     return Preview(path=path, size=entry.size, kind="text", text=text, cut=cut)
 
 
-def picture(ctx: Context, access: Access, dataset: str, path: str) -> tuple[str, Iterator[bytes]]:
+def _columns(ctx: Context, entry: FileEntry, kind: str) -> Preview:
+    found = arrow.beginning(ctx, entry, kind, rows=_ROWS, columns=_COLUMNS)
+    shown: Literal["table", "none"] = "table" if found.rows else "none"
+    is_cut = len(found.rows) > _ROWS
+    return Preview(path=entry.path, size=entry.size, kind=shown, rows=found.rows, about=found.about, cut=is_cut)
+
+
+def picture(ctx: Context, files: Files, path: str) -> tuple[str, Iterator[bytes]]:
     """(media type, bytes); raster formats only, which cannot hold script."""
     media = _PICTURES.get(path.rpartition(".")[2].lower())
-    entry = _entry(ctx, access, dataset, path)
+    entry = _entry(files, path)
     if media is None or entry.size > _MAX_PICTURE:
         raise NotFound(f"'{path}' is not a picture that can be shown.")
     return media, _bytes(ctx, entry, entry.size)
 
 
-def whole(ctx: Context, access: Access, dataset: str, path: str) -> tuple[FileEntry, Iterator[bytes]]:
-    entry = _entry(ctx, access, dataset, path)
+def whole(ctx: Context, files: Files, path: str) -> tuple[FileEntry, Iterator[bytes]]:
+    entry = _entry(files, path)
     return entry, _bytes(ctx, entry, entry.size)
 
 
-def _manifest(ctx: Context, access: Access, dataset: str) -> Manifest:
-    with ctx.db.read() as session:
-        manifest_id = find.dataset(session, access, dataset).manifest_id
-    return ctx.store.get_manifest(manifest_id or "")
-
-
-def _entry(ctx: Context, access: Access, dataset: str, path: str) -> FileEntry:
-    files = _manifest(ctx, access, dataset).files
-    found = next((f for f in files if f.path == path), None)
+def _entry(files: Files, path: str) -> FileEntry:
+    found = next((f for f in files.manifest.files if f.path == path), None)
     if found is None:
-        near = did_you_mean(path, [f.path for f in files[:10_000]])
-        raise NotFound(f"There is no file '{path}' in dataset '{dataset}'.{near}")
+        near = did_you_mean(path, [f.path for f in files.manifest.files[:10_000]])
+        raise NotFound(f"There is no file '{path}' in {files.owner}.{near}")
     return found
 
 

@@ -19,6 +19,7 @@ from shoal.server.context import Context
 from shoal.server.policy import Access, Principal
 from shoal.server.services import workspaces
 from shoal.server.web import format as formats
+from shoal.server.web import highlight
 from shoal.server.web.nav import Nav, job_path, workspace_path
 
 STATIC = Path(__file__).parent / "static"
@@ -57,7 +58,9 @@ def page(
     if part is not None and is_htmx(request):
         return html(part, values, status=status)
     mine = workspaces.list_workspaces(ctx, principal)
-    return html(template, values | {"nav": Nav.of(request.url.path, access, mine)}, status=status)
+    return html(
+        template, values | {"nav": Nav.of(request.url.path, access, mine, admin=principal.is_admin)}, status=status
+    )
 
 
 def bare_page(request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
@@ -73,6 +76,16 @@ def error_page(request: Request, error: ShoalError) -> Response:
 
 def html(template: str, values: Mapping[str, Any], *, status: int = 200) -> Response:
     return HTMLResponse(environment().get_template(template).render(values), status, headers=dict(HEADERS))
+
+
+def guarded(disposition: str) -> dict[str, str]:
+    """What people uploaded is shown or saved, never run, even if it is opened by itself."""
+    return {
+        "Content-Disposition": disposition,
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "private, max-age=3600",
+    }
 
 
 def wants_json(request: Request) -> bool:
@@ -112,6 +125,7 @@ def environment() -> Environment:
     env.filters.update(
         ago=formats.ago,
         clock=formats.clock,
+        compact=formats.compact,
         duration=formats.duration,
         filesize=formats.filesize,
         number=formats.number,
@@ -119,6 +133,11 @@ def environment() -> Environment:
         plural=formats.plural,
     )
     env.globals.update(
-        asset=asset, version=__version__, job_path=job_path, workspace_path=workspace_path, now=formats.now
+        asset=asset,
+        version=__version__,
+        job_path=job_path,
+        workspace_path=workspace_path,
+        now=formats.now,
+        highlight=highlight.lines,
     )
     return env

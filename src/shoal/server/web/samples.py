@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import zstandard
@@ -14,9 +15,11 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Segment
 from shoal.server.policy import Access
 from shoal.server.services import find
+from shoal.server.web.logs import plain
 
 POINTS = 600
-_MAX_PLAIN = 16 << 20
+_MOST_SEGMENTS = 2 * POINTS
+_IN_BATCH = 500
 _PLAIN_KEYS = ("cpu", "rss", "ram", "ram_total", "load", "disk_free", "cores", "procs")
 
 
@@ -28,19 +31,70 @@ class NodeSamples(View):
     """By name: cpu (% of one core), rss, ram, ram_total, disk_free (bytes), load, gpu0_util (%), gpu0_mem (bytes) …"""
 
 
+class Environment(View):
+    """What a job runs on."""
+
+    python: str
+    packages: dict[str, str]
+    attempt: int
+
+
 def samples(ctx: Context, access: Access, job: str) -> list[NodeSamples]:
     with ctx.db.read() as session:
         job_id = find.job(session, access, job).id
-        rows = session.execute(
-            select(Segment.node, Segment.body)
+        known = session.execute(
+            select(Segment.node, Segment.id)
             .where(Segment.job_id == job_id, Segment.stream == "system")
             .order_by(Segment.id)
         ).all()
+        rows: list[Any] = []
+        chosen = _chosen(known)
+        for start in range(0, len(chosen), _IN_BATCH):
+            rows += session.execute(
+                select(Segment.node, Segment.body).where(Segment.id.in_(chosen[start : start + _IN_BATCH]))
+            ).all()
     nodes: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for node, body in rows:
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            nodes[node] += [json.loads(line) for line in reader.read(_MAX_PLAIN).splitlines() if line]
-    return [_thin(node, sorted(found, key=lambda r: r["t"])) for node, found in sorted(nodes.items())]
+    unpack = zstandard.ZstdDecompressor()
+    for row in rows:
+        nodes[row.node] += [record for record in _records(row.body, unpack) if "env" not in record]
+    return [_thin(node, sorted(found, key=lambda r: r["t"])) for node, found in sorted(nodes.items()) if found]
+
+
+def environment(ctx: Context, access: Access, job: str) -> Environment | None:
+    """As the first node of the newest attempt found it; None for jobs that have not run here."""
+    with ctx.db.read() as session:
+        job_id = find.job(session, access, job).id
+        row = session.execute(
+            select(Segment.attempt, Segment.body)
+            .where(Segment.job_id == job_id, Segment.stream == "system", Segment.node == 0, Segment.seq_first == 0)
+            .order_by(Segment.id.desc())
+            .limit(1)
+        ).one_or_none()
+    told = next((r["env"] for r in _records(row.body) if isinstance(r.get("env"), dict)), None) if row else None
+    if row is None or told is None:
+        return None
+    packages = told.get("packages") or {}
+    return Environment(
+        python=str(told.get("python", "")),
+        packages={str(k): str(v) for k, v in packages.items()} if isinstance(packages, dict) else {},
+        attempt=row.attempt,
+    )
+
+
+def _chosen(known: Sequence[Any]) -> list[int]:
+    """Of each node, as many segments as a chart has room for, from first to last. After a day there are thousands."""
+    nodes: dict[int, list[int]] = defaultdict(list)
+    for row in known:
+        nodes[row.node].append(row.id)
+    chosen: list[int] = []
+    for segments in nodes.values():
+        stride = max(1, len(segments) // _MOST_SEGMENTS)
+        chosen += segments[::-1][::stride]
+    return chosen
+
+
+def _records(body: bytes, unpack: zstandard.ZstdDecompressor | None = None) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in plain(body, unpack).splitlines() if line]
 
 
 def _thin(node: int, records: list[dict[str, Any]]) -> NodeSamples:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 
 from shoal.core.jobs import JobView
 from shoal.core.schema import Utc, View, utcnow
 from shoal.core.states import JobState
+from shoal.server.web.command import training_command
 
 _STATES = {state.value for state in JobState}
 
@@ -39,37 +39,8 @@ def timeline(job: JobView) -> list[Span]:
 
 def rerun_command(job: JobView) -> str:
     """What to type, in the folder the code came from, to run the same again under another name."""
-    spec, source = job.spec, job.source
-    words = ["shoal", "training", "run", f"{job.name}-again"]
-    if job.workspace != "default":
-        words += ["--workspace", job.workspace]
-    if source.get("kind") == "git" and source.get("url"):
-        words += ["--repository-url", str(source["url"])]
-        if revision := source.get("commit") or source.get("revision"):
-            words += ["--repository-revision", str(revision)]
-    for name in spec.datasets:
-        words += ["--dataset", name]
-    if spec.checkpoint:
-        words += ["--checkpoint", spec.checkpoint]
-    if spec.max_nodes != 1:
-        words += ["--nodes", str(spec.max_nodes) if spec.min_nodes == spec.max_nodes
-                  else f"{spec.min_nodes}:{spec.max_nodes}"]  # fmt: skip
-    for flag, value, usual in (
-        ("--accels", spec.accels, 1),
-        ("--max-restarts", spec.max_restarts, 3),
-        ("--priority", spec.priority, 0),
-        ("--keep-last", spec.keep_last, None),
-        ("--keep-best", spec.keep_best, None),
-        ("--launcher", spec.launcher, "direct"),
-        ("--time-limit", f"{spec.time_limit_s}s" if spec.time_limit_s else None, None),
-    ):
-        if value != usual:
-            words += [flag, str(value)]
-    for name, value in spec.env.items():
-        words += ["--env", f"{name}={value}"]
-    for name, secret in spec.secrets.items():
-        words += ["--secret", f"{name}={secret}"]
-    return shlex.join([*words, "--", *spec.entry])
+    again = job.spec.model_copy(update={"name": f"{job.name}-again"})
+    return training_command(again, workspace=job.workspace, source=job.source)
 
 
 def _span(state: str, start: datetime, stop: datetime, first: datetime, whole: float) -> Span:

@@ -1,20 +1,22 @@
-"""Files from a browser: they arrive in parts below server/uploads/<workspace>/<upload>, then become a dataset and are gone here."""
+"""Files from a browser: they arrive in parts below server/uploads/<workspace>/<upload>, become a dataset or a source, and are gone here."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
-from shoal.core.artifacts import check_path
+from shoal.core.artifacts import SourceView, check_path
 from shoal.core.datasets import DatasetBegin, DatasetCommitted
 from shoal.core.errors import InvalidSpec, NotFound, Refused, SourceTooLarge
 from shoal.core.ids import is_id, new_id
 from shoal.core.schema import View
 from shoal.server.context import Context
 from shoal.server.policy import Access
-from shoal.server.services import chunks, datasets
+from shoal.server.services import chunks, datasets, sources
 from shoal.server.services.import_part import check_room
+from shoal.store.archive_members import archive_kind
 from shoal.store.archives import Limits, unpack
 from shoal.store.files import disk_errors
 from shoal.store.manifest import chunk_hashes
@@ -27,6 +29,8 @@ PART = 8 << 20
 MAX_FILES = 50_000
 _OLD_S = 24 * 3600.0
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+_SCRIPTS = (".py", ".sh")
+Purpose = Literal["dataset", "source"]
 _TRIES = 3
 
 
@@ -36,10 +40,24 @@ class Upload(View):
     max_bytes: int
 
 
-def begin(ctx: Context, access: Access, size: int) -> Upload:
+class Sent(View):
+    """Code that has become a source."""
+
+    source: SourceView
+    notes: list[str]
+    """One line per thing of an archive that was left out, with the reason."""
+
+
+def begin(ctx: Context, access: Access, size: int, purpose: Purpose = "dataset") -> Upload:
     """Announce an upload of so many bytes; what is too large or has no room is refused before it travels."""
     limit = ctx.settings.max_import_gb * 1_000_000_000
-    if size > limit:
+    if purpose == "source":
+        limit = ctx.settings.max_source_mb << 20
+        if size > limit:
+            raise SourceTooLarge(
+                f"{size / 1e6:.0f} MB are over this server's limit of {limit >> 20} MiB for code. Data belongs into datasets."
+            )
+    elif size > limit:
         raise SourceTooLarge(
             f"{size / 1e9:.1f} GB are over this server's limit of {ctx.settings.max_import_gb} GB.",
             hint="shoal dataset push NAME --file PATH",
@@ -78,19 +96,31 @@ def to_dataset(ctx: Context, access: Access, ident: str, name: str, *, unpacked:
     folder = _folder(ctx, access, ident)
     tree = folder / "tree"
     with disk_errors(folder):
-        files = [p for p in tree.rglob("*") if p.is_file()]
-        if not files:
-            raise InvalidSpec("There is nothing in this upload.")
-        if len(files) > MAX_FILES:
-            raise InvalidSpec(f"{len(files)} files are too many for a browser.", hint=f"shoal dataset push {name}")
+        files = _arrived(tree, f"shoal dataset push {name}")
         if unpacked and len(files) == 1 and files[0].name.lower().endswith(_ARCHIVES):
-            limits = Limits(max_bytes=ctx.settings.max_import_gb << 30, max_ratio=ctx.settings.max_archive_ratio)
-            unpack(files[0], folder / "unpacked", limits=limits)
-            tree = folder / "unpacked"
+            tree, _ = _unpacked(ctx, folder, files[0], ctx.settings.max_import_gb << 30)
         packed = pack_tree(tree, ignore=False)
         made = _commit(ctx, access, request, packed)
     remove_tree(folder)
     return made
+
+
+def to_source(ctx: Context, access: Access, ident: str, title: str) -> Sent:
+    """All parts are here: make code of them that a job can run. `title` is the file's or folder's name on their disk."""
+    folder = _folder(ctx, access, ident)
+    tree, notes = folder / "tree", list[str]()
+    with disk_errors(folder):
+        files = _arrived(tree, "shoal training run NAME -- train.py")
+        kind = "file" if len(files) == 1 else "folder"
+        if kind == "file" and archive_kind(files[0].name):
+            tree, notes = _unpacked(ctx, folder, files[0], ctx.settings.max_source_mb << 20)
+            kind = "archive"
+        _check_scripts([p.name for p in tree.rglob("*") if p.is_file()])
+        shown = "".join(c for c in title if c.isprintable())[:255]
+        origin = {"kind": kind, "path": shown, "via": "console"}
+        made = sources.from_tree(ctx, access, tree, origin)
+    remove_tree(folder)
+    return Sent(source=made, notes=notes)
 
 
 def give_up(ctx: Context, access: Access, ident: str) -> None:
@@ -108,6 +138,31 @@ def _commit(ctx: Context, access: Access, request: DatasetBegin, packed: PackedT
             return made
     datasets.fail(ctx, access, dataset.id, "The store lost chunks while they were being written.")
     raise Refused("The store lost chunks while they were being written. Try again.")
+
+
+def _arrived(tree: Path, instead: str) -> list[Path]:
+    files = [p for p in tree.rglob("*") if p.is_file()]
+    if not files:
+        raise InvalidSpec("There is nothing in this upload.")
+    if len(files) > MAX_FILES:
+        raise InvalidSpec(f"{len(files)} files are too many for a browser.", hint=instead)
+    return files
+
+
+def _unpacked(ctx: Context, folder: Path, archive: Path, max_bytes: int) -> tuple[Path, list[str]]:
+    into = folder / "unpacked"
+    remove_tree(into)  # of a try before
+    return into, unpack(archive, into, limits=Limits(max_bytes=max_bytes, max_ratio=ctx.settings.max_archive_ratio))
+
+
+def _check_scripts(names: list[str]) -> None:
+    if any(name.endswith(_SCRIPTS) for name in names):
+        return
+    if any(name.endswith(".ipynb") for name in names):
+        raise InvalidSpec(
+            "A notebook cannot be run as a job yet. Save it as a script (File, Save and Export as, Executable Script) and bring that."
+        )
+    raise InvalidSpec("There is no script (.py or .sh) in it that a job could run.")
 
 
 def _root(ctx: Context, access: Access) -> Path:

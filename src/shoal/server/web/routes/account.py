@@ -1,30 +1,24 @@
-"""Signing up, in and out; the password; the link `shoal console` opens."""
+"""Signing up, in and out; the link `shoal console` opens."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from shoal.core.errors import AuthError, ShoalError
-from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp
+from shoal.core.people import SessionView, SignIn, SignUp
+from shoal.server.callers import Address, Program
 from shoal.server.context import Context, Ctx
-from shoal.server.policy import Anyone, Keyholder, Reader
+from shoal.server.policy import Anyone, Keyholder
 from shoal.server.services import people
 from shoal.server.web import entry
 from shoal.server.web.cookies import clear_session, set_session
-from shoal.server.web.forms import Fields, done, go, local_path, parse
-from shoal.server.web.render import bare_page, is_htmx, page
+from shoal.server.web.forms import Fields, go, local_path, parse
+from shoal.server.web.render import bare_page, is_htmx
 
 router = APIRouter()
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
-
-
-Address = Annotated[str, Depends(_address)]
 
 
 @router.get("/sign-in", dependencies=[Anyone])
@@ -34,11 +28,11 @@ def sign_in_page(ctx: Ctx, request: Request, next: str = "/", expired: bool = Fa
 
 
 @router.post("/sign-in", dependencies=[Anyone])
-def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address) -> Response:
+def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address, program: Program) -> Response:
     """Check the password and start a session."""
     try:
         body = parse(SignIn, email=form.get("email", ""), password=form.get("password", ""))
-        session = people.sign_in(ctx, body, address=address)
+        session = people.sign_in(ctx, body, address=address, program=program)
     except ShoalError as error:
         if is_htmx(request):
             raise
@@ -54,11 +48,11 @@ def sign_up_page(ctx: Ctx, request: Request) -> Response:
 
 
 @router.post("/sign-up", dependencies=[Anyone])
-def sign_up(ctx: Ctx, request: Request, form: Fields, address: Address) -> Response:
+def sign_up(ctx: Ctx, request: Request, form: Fields, address: Address, program: Program) -> Response:
     """Make an account and start its first session."""
     given = {name: form.get(name, "") for name in ("email", "password", "name")}
     try:
-        session = people.sign_up(ctx, parse(SignUp, **given), caller=None, address=address)
+        session = people.sign_up(ctx, parse(SignUp, **given), caller=None, address=address, program=program)
     except ShoalError as error:
         if is_htmx(request):
             raise
@@ -80,30 +74,15 @@ def sign_out(ctx: Ctx, request: Request) -> Response:
 
 
 @router.get("/enter/{code}", dependencies=[Anyone])
-def enter(ctx: Ctx, request: Request, code: str) -> Response:
+def enter(ctx: Ctx, request: Request, code: str, program: Program) -> Response:
     """Follow a one-time link."""
-    return _welcome(request, entry.enter(ctx, code), "/")
+    return _welcome(request, entry.enter(ctx, code, program), "/")
 
 
 @router.post("/enter")
 def offer(ctx: Ctx, principal: Keyholder) -> dict[str, str]:
     """Make a one-time link; what `shoal console` calls with its key."""
     return {"path": f"/enter/{entry.offer(ctx, principal)}"}
-
-
-@router.get("/account")
-def account(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """Who one is, and the password form."""
-    data = {"user": people.me(ctx, principal), "has_password": entry.has_password(ctx, principal)}
-    return page(request, ctx, principal, "account.html", data)
-
-
-@router.post("/account/password")
-def change_password(ctx: Ctx, request: Request, principal: Keyholder, form: Fields, address: Address) -> Response:
-    """Change the password, ending every other session."""
-    body = parse(PasswordChange, old_password=form.get("old", ""), new_password=form.get("new", ""))
-    people.change_password(ctx, principal, body, address=address)
-    return done(request, "Password changed. Every other session has ended.", "/account")
 
 
 def _welcome(request: Request, session: SessionView, next_path: str | None) -> Response:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -11,7 +9,7 @@ from shoal.core.datasets import DatasetStatus
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
 from shoal.server.services import datasets
-from shoal.server.web import previews
+from shoal.server.web import previews, served
 from shoal.server.web.forms import go
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page
@@ -40,11 +38,12 @@ def dataset(
     found = datasets.get(ctx, access, dataset)
     is_here = found.status == DatasetStatus.AVAILABLE
     folder = file.rpartition("/")[0] if file else folder
+    files = previews.of_dataset(ctx, access, found.id) if is_here else None
     data = {
         "dataset": found,
         "versions": [d for d in datasets.list_datasets(ctx, access) if d.name == found.name],
-        "tree": previews.tree(ctx, access, found.id, folder) if is_here else None,
-        "preview": previews.preview(ctx, access, found.id, file) if is_here and file else None,
+        "tree": previews.tree(files, folder) if files else None,
+        "preview": previews.preview(ctx, files, file) if files and file else None,
     }
     return page(request, ctx, access, "dataset.html", data, part="_dataset_files.html")
 
@@ -52,17 +51,13 @@ def dataset(
 @router.get("/{dataset}/picture")
 def picture(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
     """A raster picture to show in its preview."""
-    media, body = previews.picture(ctx, access, dataset, file)
-    return StreamingResponse(body, media_type=media, headers=_guarded("inline"))
+    return served.picture(ctx, previews.of_dataset(ctx, access, dataset), file)
 
 
 @router.get("/{dataset}/download")
 def download(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
     """One file of it."""
-    entry, body = previews.whole(ctx, access, dataset, file)
-    name = quote(entry.path.rpartition("/")[2], safe="")
-    headers = _guarded(f"attachment; filename*=UTF-8''{name}") | {"Content-Length": str(entry.size)}
-    return StreamingResponse(body, media_type="application/octet-stream", headers=headers)
+    return served.file(ctx, previews.of_dataset(ctx, access, dataset), file)
 
 
 @router.post("/{dataset}/delete")
@@ -70,13 +65,3 @@ def delete(ctx: Ctx, request: Request, access: Worker, dataset: str) -> Response
     """Remove one version (NAME@VERSION) or all (NAME)."""
     datasets.delete(ctx, access, dataset)
     return go(request, f"{workspace_path(access.workspace, access.workspace_id)}/datasets")
-
-
-def _guarded(disposition: str) -> dict[str, str]:
-    """What people uploaded is shown or saved, never run, even if it is opened by itself."""
-    return {
-        "Content-Disposition": disposition,
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "default-src 'none'; sandbox",
-        "Cache-Control": "private, max-age=3600",
-    }

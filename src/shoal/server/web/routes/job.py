@@ -10,7 +10,7 @@ from starlette.responses import Response
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Access, Viewer, Worker
 from shoal.server.services import checkpoints, jobs, metric_reads
-from shoal.server.web import samples, story
+from shoal.server.web import capsules, samples, story
 from shoal.server.web.forms import done
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page, wants_json
@@ -23,6 +23,7 @@ def overview(ctx: Ctx, request: Request, access: Viewer, job: str, part: str = "
     """How it is going, how it got there, and how to run it again."""
     view = jobs.get(ctx, access, job)
     data = {"job": view, "timeline": story.timeline(view), "rerun": story.rerun_command(view)}
+    data["failure"] = capsules.newest(ctx, access, view) if part != "head" else None
     name = "_job_head.html" if part == "head" else "_job_overview.html"
     return page(request, ctx, access, "job_overview.html", data | {"tab": "overview"}, part=name)
 

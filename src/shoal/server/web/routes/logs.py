@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
 from shoal.server.services import jobs
-from shoal.server.web import logs
+from shoal.server.web import log_search, logs
 from shoal.server.web.render import page, wants_json
 
 router = APIRouter(prefix="/w/{workspace}/jobs/{job}/logs")
@@ -22,6 +22,7 @@ def _filter(attempt: int | None = None, node: int | None = None, rank: int | Non
 
 
 Chosen = Annotated[logs.Filter, Depends(_filter)]
+Place = Annotated[int, Query(ge=0, le=2**53)]
 
 
 @router.get("")
@@ -43,9 +44,9 @@ def lines(
     access: Viewer,
     job: str,
     chosen: Chosen,
-    before: int | None = None,
-    after: int | None = None,
-    around: int | None = None,
+    before: Place | None = None,
+    after: Place | None = None,
+    around: Place | None = None,
 ) -> logs.LogSlice:
     """A stretch of the log: before or after a place, around one, or the end."""
     if around is not None:
@@ -58,16 +59,16 @@ def lines(
 @router.get("/search")
 def search(
     ctx: Ctx, access: Viewer, job: str, chosen: Chosen, q: Annotated[str, Query(min_length=1, max_length=500)],
-    after: int = 0,
-) -> logs.Hits:  # fmt: skip
+    after: Place = 0,
+) -> log_search.Hits:  # fmt: skip
     """Lines that hold a text."""
-    return logs.search(ctx, access, job, chosen, q, after=after)
+    return log_search.search(ctx, access, job, chosen, q, after=after)
 
 
 @router.get("/first-error")
-def first_error(ctx: Ctx, access: Viewer, job: str, chosen: Chosen, after: int = 0) -> logs.Hits:
+def first_error(ctx: Ctx, access: Viewer, job: str, chosen: Chosen, after: Place = 0) -> log_search.Hits:
     """Where things began to go wrong, by the look of it."""
-    return logs.first_error(ctx, access, job, chosen, after=after)
+    return log_search.first_error(ctx, access, job, chosen, after=after)
 
 
 @router.get("/download")

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from shoal.server.context import Ctx
 from shoal.server.policy import Reader
-from shoal.server.services import upkeep
 from shoal.server.web import overview
 from shoal.server.web.render import page
 
@@ -30,5 +29,5 @@ def queue(ctx: Ctx, request: Request, principal: Reader) -> Response:
 @router.get("/usage")
 def usage(ctx: Ctx, request: Request, principal: Reader) -> Response:
     """Slot time and bytes by workspace; the store as a whole for admins."""
-    data = dict(overview.usage(ctx, principal)) | {"store": upkeep.usage(ctx) if principal.is_admin else None}
+    data = dict(overview.usage(ctx, principal)) | {"store": overview.store(ctx) if principal.is_admin else None}
     return page(request, ctx, principal, "usage.html", data)

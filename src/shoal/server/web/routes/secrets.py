@@ -10,7 +10,7 @@ from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
 from shoal.server.services import secrets
 from shoal.server.web.forms import Fields, done, parse
-from shoal.server.web.nav import workspace_path
+from shoal.server.web.nav import base_path
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/w/{workspace}/secrets")
@@ -35,5 +35,4 @@ def set_secret(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Resp
 def delete(ctx: Ctx, request: Request, access: Worker, name: str) -> Response:
     """Remove one."""
     secrets.delete_secret(ctx, access, name)
-    base = workspace_path(access.workspace, access.workspace_id)
-    return done(request, f"{name} is gone.", f"{base}/secrets")
+    return done(request, f"{name} is gone.", f"{base_path(access)}/secrets")

@@ -1,4 +1,4 @@
-"""What upload.js calls: files in parts, then a dataset."""
+"""What transfer.js calls: files in parts, then a dataset or a source."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ router = APIRouter(prefix="/w/{workspace}/uploads")
 
 
 @router.post("", status_code=201)
-def begin(ctx: Ctx, access: Worker, size: Annotated[int, Query(ge=0)]) -> uploads.Upload:
+def begin(
+    ctx: Ctx, access: Worker, size: Annotated[int, Query(ge=0)], purpose: uploads.Purpose = "dataset"
+) -> uploads.Upload:
     """Announce an upload."""
-    return uploads.begin(ctx, access, size)
+    return uploads.begin(ctx, access, size, purpose)
 
 
 @router.put("/{upload}")
@@ -34,6 +36,12 @@ async def put_part(
 def to_dataset(ctx: Ctx, access: Worker, upload: str, name: str, unpack: bool = True) -> DatasetCommitted:
     """Make a dataset's next version of what has arrived."""
     return uploads.to_dataset(ctx, access, upload, name, unpacked=unpack)
+
+
+@router.post("/{upload}/source", status_code=201)
+def to_source(ctx: Ctx, access: Worker, upload: str, title: str) -> uploads.Sent:
+    """Make code for a job of what has arrived."""
+    return uploads.to_source(ctx, access, upload, title)
 
 
 @router.delete("/{upload}", status_code=204)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from shoal.core.people import MemberSet, Role, Scope, WorkspaceCreate
+from shoal.core.people import MemberSet, Role, WorkspaceCreate, WorkspaceRename
 from shoal.server.context import Ctx
-from shoal.server.policy import Access, InWorkspace, Keyholder, Owner, Reader, Viewer
+from shoal.server.policy import AnyMember, Keyholder, Owner, Reader, Viewer
 from shoal.server.services import workspaces
 from shoal.server.web.forms import Fields, done, go, parse
-from shoal.server.web.nav import workspace_path
+from shoal.server.web.nav import base_path, workspace_path
 from shoal.server.web.render import page
 
 router = APIRouter()
-AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
 
 
 @router.get("/workspaces")
@@ -37,7 +34,14 @@ def create(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Re
 @router.get("/w/{workspace}")
 def workspace(access: Viewer) -> Response:
     """Its jobs are what people come for."""
-    return RedirectResponse(f"{workspace_path(access.workspace, access.workspace_id)}/jobs", 303)
+    return RedirectResponse(f"{base_path(access)}/jobs", 303)
+
+
+@router.post("/w/{workspace}/rename")
+def rename(ctx: Ctx, request: Request, access: Owner, form: Fields) -> Response:
+    """Give it another name, and go to where it is then."""
+    made = workspaces.rename_workspace(ctx, access, parse(WorkspaceRename, name=form.get("name", "").strip()))
+    return go(request, f"{workspace_path(made.name, made.id)}/members")
 
 
 @router.post("/w/{workspace}/delete")
@@ -68,5 +72,4 @@ def remove_member(ctx: Ctx, request: Request, access: AnyMember, member: str) ->
     workspaces.remove_member(ctx, access, member)
     if member == access.principal.user_id:
         return go(request, "/workspaces")
-    base = workspace_path(access.workspace, access.workspace_id)
-    return done(request, "Removed from this workspace.", f"{base}/members")
+    return done(request, "Removed from this workspace.", f"{base_path(access)}/members")

@@ -1,7 +1,6 @@
 // What every page has: copying, asking before acting, saying what happened, keeping times fresh.
 
 const $ = (id) => document.getElementById(id);
-const TICK_MS = 4000;
 
 // Copy buttons, dialogs, filters: one listener for all, so that what htmx swaps in works too.
 document.addEventListener("click", (event) => {
@@ -109,8 +108,9 @@ document.addEventListener("htmx:responseError", ({ detail: { xhr, elt } }) => {
     const { error } = JSON.parse(xhr.responseText);
     text = error.hint ? `${error.message} (${error.hint})` : error.message;
   } catch { /* not ours */ }
-  const form = elt.closest("form");
-  if (form?.querySelector(".form-error")) showError(form, text);
+  const place = elt.closest("[data-errors], form");
+  if (place && "resetOnError" in place.dataset) place.reset();
+  if (errorSlot(place)) showError(place, text);
   else if (xhr.status !== 404 || !elt.matches("[hx-trigger*='shoal:']")) toast(text, "bad");
   else gone();
 });
@@ -125,9 +125,13 @@ document.addEventListener("htmx:afterRequest", ({ detail: { elt, successful } })
   if ("closeOnSuccess" in elt.dataset) document.body.dispatchEvent(new CustomEvent("shoal:changed", { bubbles: true }));
 });
 
-export function showError(form, text) {
-  const slot = form?.querySelector(".form-error");
+export function showError(place, text) {
+  const slot = errorSlot(place);
   if (slot) slot.textContent = text;
+}
+// A form may say where its errors go; a part of it marked `data-errors` keeps its own.
+function errorSlot(place) {
+  return place?.dataset.error ? $(place.dataset.error) : place?.querySelector(".form-error");
 }
 
 let told = false;
@@ -151,7 +155,14 @@ export function offline(is) {
   if (sign) sign.hidden = !is;
 }
 
-// Jobs that ended while we looked on.
+// Jobs that ended while we looked on. Many at once are told in one.
+const KIND = { succeeded: "ok", failed: "bad" };
+export function ended(jobs) {
+  if (jobs.length > 3) {
+    const failed = jobs.filter((job) => job.status === "failed").length;
+    toast(`${jobs.length} jobs ended${failed ? `, ${failed} of them failed` : ""}.`, failed ? "bad" : "ok", 10000);
+  } else for (const { name, status } of jobs) toast(`${name} ${status}.`, KIND[status], 10000);
+}
 const ACTIVE = new Set(["queued", "starting", "running"]);
 const statuses = (root) => new Map([...root.querySelectorAll("[data-job]")].map((row) => [row.dataset.job, row.dataset]));
 const seen = new Map();
@@ -163,20 +174,16 @@ document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
   if (!(target?.dataset && "watch" in target.dataset)) return;
   for (const [id, { status, name }] of statuses(target)) {
     const before = seen.get(id);
-    if (before && ACTIVE.has(before) && !ACTIVE.has(status)) {
-      toast(`${name} ${status}.`, status === "succeeded" ? "ok" : status === "failed" ? "bad" : "", 10000);
-      document.body.dispatchEvent(new CustomEvent("shoal:ended", { detail: { id, status } }));
-    }
+    if (before && ACTIVE.has(before) && !ACTIVE.has(status)) ended([{ id, name, status }]);
     seen.set(id, status);
   }
 });
 
-// Parts that refresh themselves do so only while somebody looks, and not under an open dialog or a selection.
-setInterval(() => {
-  if (document.hidden || document.querySelector("dialog[open]") || String(getSelection())) return;
-  if (document.activeElement?.closest?.("[hx-trigger*='shoal:tick'] form")) return;
-  document.body.dispatchEvent(new CustomEvent("shoal:tick"));
-}, TICK_MS);
+// On a narrow screen the tab one is on may be out of sight.
+for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
+  const bar = tab.parentElement;
+  bar.scrollLeft += tab.getBoundingClientRect().left - bar.getBoundingClientRect().left - 24;
+}
 
 // "3 min ago"
 const STEPS = [["day", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -194,3 +201,9 @@ function freshen() {
   for (const time of document.querySelectorAll("time[data-ago]")) time.textContent = ago(time.dateTime);
 }
 setInterval(freshen, 10000);
+
+// On a narrow screen the tab one is on may be out of sight.
+for (const here of document.querySelectorAll(".tabs [aria-current]")) {
+  const { parentElement: tabs } = here;
+  tabs.scrollLeft = here.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - here.offsetWidth) / 2;
+}

@@ -34,11 +34,36 @@ export function smooth(values, weight) {
   });
 }
 
+/** Series with an x of their own each ({label, at, values}) over one x for all, gaps between. */
+export function align(series) {
+  const x = [...new Set(series.flatMap((s) => s.at))].sort((a, b) => a - b);
+  const place = new Map(x.map((v, i) => [v, i]));
+  return {
+    x,
+    series: series.map(({ at, values, ...rest }) => {
+      const out = Array(x.length).fill(null);
+      at.forEach((v, i) => { out[place.get(v)] = values[i]; });
+      return { ...rest, values: out };
+    }),
+  };
+}
+
+// Which lines there are; when that changes, the chart is built anew.
+const shape = ({ log, xKind, weight, series }) => JSON.stringify([log, xKind, !weight, series.map((s) => [s.label, s.ghost, s.colour])]);
+
 /** A line that is level needs room around it, or nothing is drawn. */
 const logRange = (u, min, max) => (min === null ? [0.1, 10] : min === max ? [min / 2, max * 2] : window.uPlot.rangeLog(min, max, 10, true));
 
+const place = (s, i) => (s.colour ?? i) % colours.length;
+function hint(text) {
+  const span = document.createElement("span");
+  span.textContent = text;
+  return span;
+}
+
 export class Chart {
-  // series: [{label, values}] over one x; format: of values; xKind: "number" | "seconds" | "time"
+  // series: [{label, values}] over one x, in the colour of their place or of `colour`; a `ghost` is drawn dashed, as logged.
+  // format: of values; xKind: "number" | "seconds" | "time"
   constructor(title, { format = shortNumber } = {}) {
     this.format = format;
     this.state = { x: [], series: [], weight: 0, log: false, xKind: "number", xLabel: "" };
@@ -52,6 +77,7 @@ export class Chart {
     this.plot = document.createElement("div");
     this.plot.className = "plot";
     this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("aria-label", title);
     this.legend = document.createElement("div");
     this.legend.className = "plot-legend";
     this.card.append(header, this.plot, this.legend);
@@ -63,13 +89,12 @@ export class Chart {
 
   update(next) {
     const before = this.state, state = this.state = { ...before, ...next };
-    const rebuild = !this.u || before.log !== state.log || before.xKind !== state.xKind || before.series.length !== state.series.length || !before.weight !== !state.weight;
-    if (rebuild) this.build(); else {
+    if (!this.u || shape(before) !== shape(state)) this.build(); else {
       const zoomed = this.zoomed();
       this.u.setData(this.data(), !zoomed);
       if (zoomed) this.u.redraw();
     }
-    const ends = state.series.map((s) => s.values.findLast((v) => v !== null));
+    const ends = state.series.filter((s) => !s.ghost).map((s) => s.values.findLast((v) => v !== null));
     this.latest.textContent = ends.length === 1 ? this.format(ends[0]) : "";
     this.plot.setAttribute("aria-label", `${this.card.dataset.text}: ${state.x.length} points, last ${ends.map(this.format).join(", ")}`);
     this.showLegend(null);
@@ -85,8 +110,8 @@ export class Chart {
     const clean = (values) => (log ? values.map((v) => (v > 0 ? v : null)) : values);
     const lines = [];
     for (const s of series) {
-      if (weight) lines.push(clean(s.values));
-      lines.push(clean(smooth(s.values, weight)));
+      if (weight && !s.ghost) lines.push(clean(s.values));
+      lines.push(clean(s.ghost ? s.values : smooth(s.values, weight)));
     }
     return [x, ...lines];
   }
@@ -94,7 +119,8 @@ export class Chart {
   lines() {
     const out = [];
     this.state.series.forEach((s, i) => {
-      const colour = css(colours[i % colours.length]);
+      const colour = css(colours[place(s, i)]);
+      if (s.ghost) return void out.push({ label: s.label, stroke: colour + "88", width: 1.25, dash: [5, 4], spanGaps: true, points: { show: false } });
       if (this.state.weight) out.push({ label: `${s.label} raw`, stroke: colour + "55", width: 1, spanGaps: true, points: { show: false } });
       out.push({ label: s.label, stroke: colour, width: 2, spanGaps: true, points: { show: this.state.x.length < 3 } });
     });
@@ -132,16 +158,16 @@ export class Chart {
       where.textContent = xKind === "time" ? new Date(x[at] * 1000).toLocaleString() : xKind === "seconds" ? seconds(x[at]) : `${xLabel} ${shortNumber(x[at])}`;
       parts.push(where);
     }
-    series.forEach((s, i) => {
+    const lines = series.filter((s) => !s.ghost);
+    lines.forEach((s, i) => {
       const item = document.createElement("span"), mark = document.createElement("i");
-      item.className = `k${(i % colours.length) + 1}`;
-      item.append(mark, `${s.label} ${index === null && series.length === 1 ? "" : this.format(value(s))}`);
+      item.className = `k${place(s, i) + 1}`;
+      item.append(mark, `${s.label} ${index === null && lines.length === 1 ? "" : this.format(value(s))}`);
       parts.push(item);
     });
-    if (weight && index === null && series.length === 1) {
-      const hint = document.createElement("span");
-      hint.textContent = "faint: as logged";
-      parts.push(hint);
+    if (index === null) {
+      if (weight && lines.length === 1) parts.push(hint("faint: as logged"));
+      if (lines.length < series.length) parts.push(hint("dashed: overwritten by a later attempt"));
     }
     this.legend.replaceChildren(...parts);
   }

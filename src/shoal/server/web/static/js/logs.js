@@ -4,6 +4,7 @@ import { render } from "./ansi.js";
 import { follower } from "./job.js";
 
 const MAX_LINES = 5000;
+const SEGMENT = 2 ** 21; // a place is a segment and the number of a line in it: see logs.py
 const $ = (id) => document.getElementById(id);
 const log = $("log"), base = $("log-card").dataset.path, note = $("log-note"), tail = $("log-tail");
 let first = 0, earlier = false, busy = false, live = true, sticky = true, generation = 0;
@@ -63,7 +64,7 @@ async function showEnd() {
   if (mine !== generation) return;
   log.replaceChildren();
   ({ first, earlier } = slice);
-  if (slice.lines.length) put(slice.lines, "end", slice.cursor); else blank("Nothing was logged yet. Lines show up here as they come.");
+  if (slice.lines.length) put(slice.lines, "end", slice.next); else blank("Nothing was logged yet. Lines show up here as they come.");
   say("");
   toBottom();
   follower.params = filters();
@@ -74,9 +75,13 @@ async function showEarlier() {
   if (busy || !earlier || !live) return;
   busy = true;
   try {
-    const height = log.scrollHeight, slice = await ask("lines", { before: first });
-    put(slice.lines, "top", slice.cursor);
-    ({ first, earlier } = slice);
+    const height = log.scrollHeight;
+    let slice;
+    do {
+      slice = await ask("lines", { before: first });
+      ({ first, earlier } = slice);
+    } while (earlier && !slice.lines.length); // a rank that was silent for long
+    put(slice.lines, "top", slice.next);
     log.scrollTop += log.scrollHeight - height;
   } finally { busy = false; }
 }
@@ -90,7 +95,7 @@ function trim() {
   while (log.childElementCount > MAX_LINES && log.firstElementChild.batch !== log.lastElementChild.batch) {
     const { batch } = log.firstElementChild;
     while (log.firstElementChild.batch === batch) log.firstElementChild.remove();
-    first = batch + 1;
+    first = batch;
     earlier = true;
   }
 }
@@ -99,7 +104,7 @@ const toBottom = () => { log.scrollTop = log.scrollHeight; };
 document.body.addEventListener("shoal:log", ({ detail }) => {
   if (!live) return;
   log.querySelector(".none")?.remove();
-  put(detail.lines, "end", detail.cursor);
+  put(detail.lines, "end", (detail.cursor + 1) * SEGMENT);
   if (sticky) trim();
   if (sticky) toBottom();
 });
@@ -164,7 +169,7 @@ async function showAround(hit) {
   const row = log.children[at];
   row?.classList.add("mark");
   row?.scrollIntoView({ block: "center" });
-  if (slice.later) log.append(moreButton(slice.cursor));
+  if (slice.later) log.append(moreButton(slice.next));
 }
 
 function moreButton(after) {
@@ -176,7 +181,7 @@ function moreButton(after) {
     const slice = await ask("lines", { after });
     gap.remove();
     put(slice.lines);
-    if (slice.later) log.append(moreButton(slice.cursor));
+    if (slice.later) log.append(moreButton(slice.next));
   });
   gap.append(button);
   return gap;

@@ -1,5 +1,5 @@
 // CPU, memory, disk and GPUs of each node, one chart per kind with a line per node.
-import { bytes, Chart, shortNumber } from "./charts.js";
+import { align, bytes, Chart, shortNumber } from "./charts.js";
 import { path } from "./job.js";
 
 const KINDS = [
@@ -35,14 +35,7 @@ function draw(key, title, format, series) {
     charts.set(key, chart);
     box.append(chart.card);
   }
-  const x = [...new Set(series.flatMap((s) => s.at))].sort((a, b) => a - b);
-  const place = new Map(x.map((t, i) => [t, i]));
-  const aligned = series.map(({ label, at, values }) => {
-    const out = Array(x.length).fill(null);
-    at.forEach((t, i) => { out[place.get(t)] = values[i]; });
-    return { label, values: out };
-  });
-  charts.get(key).update({ x, series: aligned, xKind: "time" });
+  charts.get(key).update({ ...align(series), xKind: "time" });
 }
 
 load();

@@ -6,10 +6,15 @@
   const set = () => { document.documentElement.dataset.theme = chosen || (dark.matches ? "dark" : "light"); };
   dark.addEventListener("change", set);
   set();
-  window.shoalTheme = () => {
-    chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("shoal-theme", chosen); } catch { /* as above */ }
+  // "light", "dark", "system", or nothing for the other one of the two.
+  window.shoalTheme = (wanted) => {
+    chosen = wanted === "system" ? null : wanted ?? (document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    try {
+      if (chosen) localStorage.setItem("shoal-theme", chosen);
+      else localStorage.removeItem("shoal-theme");
+    } catch { /* as above */ }
     set();
     dispatchEvent(new Event("shoal:theme"));
   };
+  window.shoalTheme.chosen = () => chosen ?? "system";
 })();

@@ -1,0 +1,48 @@
+"""For admins of the server: accounts and limits."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from shoal.core.admin import AccountChange, AccountCreate, AccountView, LimitsChange, LimitsView, PasswordReset
+from shoal.server.context import Ctx
+from shoal.server.policy import Admin
+from shoal.server.services import admin
+
+router = APIRouter(prefix="/admin", tags=["admin"])
+
+
+@router.get("/users")
+def list_accounts(ctx: Ctx, _: Admin) -> list[AccountView]:
+    """Everyone with an account, by e-mail."""
+    return admin.list_accounts(ctx)
+
+
+@router.post("/users", status_code=201)
+def create_account(ctx: Ctx, _: Admin, request: AccountCreate) -> AccountView:
+    """Make an account for someone, also where sign-up is closed."""
+    return admin.create_account(ctx, request)
+
+
+@router.patch("/users/{user}")
+def change_account(ctx: Ctx, principal: Admin, user: str, request: AccountChange) -> AccountView:
+    """Make someone an admin or not; disable an account or enable it again. By user id or e-mail."""
+    return admin.change_account(ctx, principal, user, request)
+
+
+@router.put("/users/{user}/password")
+def reset_password(ctx: Ctx, _: Admin, user: str, request: PasswordReset) -> AccountView:
+    """Set a new password for someone, ending all their sessions."""
+    return admin.reset_password(ctx, user, request)
+
+
+@router.get("/limits")
+def limits(ctx: Ctx, _: Admin) -> LimitsView:
+    """Limits that hold for everyone."""
+    return admin.limits(ctx)
+
+
+@router.patch("/limits")
+def change_limits(ctx: Ctx, _: Admin, request: LimitsChange) -> LimitsView:
+    """Change limits, at once and for good."""
+    return admin.change_limits(ctx, request)

@@ -1,0 +1,130 @@
+"""What admins do: accounts, and limits that take effect at once. A server never loses its last admin."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, replace
+
+from sqlalchemy import delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from shoal.core.admin import AccountChange, AccountCreate, AccountView, LimitsChange, LimitsView, PasswordReset
+from shoal.core.errors import InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.schema import utcnow
+from shoal.core.settings import ServerSettings
+from shoal.server.context import Context
+from shoal.server.models.jobs import Job
+from shoal.server.models.people import Member, SessionRow, User
+from shoal.server.policy import Principal
+from shoal.server.services.accounts import OWNER_EMAIL, add_user
+
+_JOBS = select(func.count()).where(Job.created_by == User.email).scalar_subquery()
+_WORKSPACES = select(func.count()).where(Member.user_id == User.id).scalar_subquery()
+_ACCOUNTS = select(User, _WORKSPACES, _JOBS)
+_saving = threading.Lock()
+
+
+def list_accounts(ctx: Context) -> list[AccountView]:
+    with ctx.db.read() as session:
+        return [_view(*row) for row in session.execute(_ACCOUNTS.order_by(User.email))]
+
+
+def create_account(ctx: Context, body: AccountCreate) -> AccountView:
+    if not body.name.isprintable():
+        raise InvalidSpec("A name cannot hold control characters.")
+    hashed = ctx.guards.passwords.hash(body.password)
+
+    def work(session: Session) -> AccountView:
+        if session.scalar(select(User.id).where(User.email == body.email)):
+            raise NameTaken(f"There already is an account for {body.email}.")
+        user = add_user(session, email=body.email, name=body.name, password_hash=hashed, is_admin=body.is_admin)
+        return _view(user, 1, 0)
+
+    return ctx.db.write(work)
+
+
+def change_account(ctx: Context, principal: Principal, id_or_email: str, body: AccountChange) -> AccountView:
+    """Make an admin or not, disable or enable. A disabled account's sessions end; its keys are refused; its jobs run on."""
+
+    def work(session: Session) -> AccountView:
+        user = _find(session, id_or_email)
+        if body.disabled and user.id == principal.user_id:
+            raise NotAllowedNow("You cannot disable the account you are using.")
+        if body.disabled or body.is_admin is False:
+            _check_admin_remains(ctx, session, user)
+        if body.is_admin is not None:
+            user.is_admin = body.is_admin
+        if body.disabled is not None:
+            user.disabled_at = (user.disabled_at or utcnow()) if body.disabled else None
+        if body.disabled:
+            session.execute(delete(SessionRow).where(SessionRow.user_id == user.id))
+        session.flush()
+        return _read(session, user.id)
+
+    return ctx.db.write(work)
+
+
+def reset_password(ctx: Context, id_or_email: str, body: PasswordReset) -> AccountView:
+    """A new password for someone who has lost theirs; every session of theirs ends."""
+    hashed = ctx.guards.passwords.hash(body.password)
+
+    def work(session: Session) -> AccountView:
+        user = _find(session, id_or_email)
+        if user.email == OWNER_EMAIL:
+            raise NotAllowedNow("The owner of a private server signs in by a file and has no password.")
+        user.password_hash = hashed
+        session.execute(delete(SessionRow).where(SessionRow.user_id == user.id))
+        session.flush()
+        return _read(session, user.id)
+
+    return ctx.db.write(work)
+
+
+def limits(ctx: Context) -> LimitsView:
+    values = asdict(ctx.settings)
+    known = {name: values.pop(name) for name in LimitsChange.model_fields}
+    # A store's address may hold more than everyone should read.
+    values["store"] = values["store"].partition("?")[0] or "the data directory"
+    return LimitsView(**known, fixed=values)
+
+
+def change_limits(ctx: Context, body: LimitsChange) -> LimitsView:
+    """At once, and for good: they are written to settings.toml."""
+    wanted = body.model_dump(exclude_none=True)
+    with _saving:
+        replace(ServerSettings.stored(ctx.layout), **wanted).save(ctx.layout)
+        ctx.settings = replace(ctx.settings, **wanted)
+    return limits(ctx)
+
+
+def _check_admin_remains(ctx: Context, session: Session, user: User) -> None:
+    others = select(User.id).where(User.is_admin, User.disabled_at.is_(None), User.id != user.id)
+    if not ctx.private:  # there, the owner of a once private server cannot sign in any more
+        others = others.where(User.email != OWNER_EMAIL)
+    if user.is_admin and session.scalar(others.limit(1)) is None:
+        raise NotAllowedNow("This server needs an admin: make someone else one first.")
+
+
+def _find(session: Session, id_or_email: str) -> User:
+    found = session.scalar(select(User).where(or_(User.id == id_or_email, User.email == id_or_email.strip().lower())))
+    if found is None:
+        raise NotFound(f"There is no account '{id_or_email}' on this server.")
+    return found
+
+
+def _read(session: Session, user_id: str) -> AccountView:
+    return _view(*session.execute(_ACCOUNTS.where(User.id == user_id)).one())
+
+
+def _view(user: User, workspaces: int, jobs: int) -> AccountView:
+    return AccountView(
+        id=user.id,
+        email=user.email,
+        name=user.name,
+        is_admin=user.is_admin,
+        created_at=user.created_at,
+        disabled_at=user.disabled_at,
+        has_password=user.password_hash is not None,
+        workspaces=workspaces,
+        jobs=jobs,
+    )

@@ -1,0 +1,87 @@
+"""One stream per person of what changes in their jobs, as server-sent events; what keeps list pages up to date.
+
+An event's id is the server's clock. Whoever comes back with the last one seen is told what has ended since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+
+from fastapi.concurrency import run_in_threadpool
+
+from shoal.core.errors import AuthError
+from shoal.core.schema import View
+from shoal.server.context import Context
+from shoal.server.policy import Principal
+from shoal.server.web import overview
+from shoal.server.web.overview import PlacedJob
+
+PING_S = 15.0
+GAP_S = 0.5
+"""Between two looks: a job may change many times a second, and nobody reads that fast."""
+_REMEMBERED = timedelta(hours=12)
+
+
+class Changes(View):
+    jobs: list[PlacedJob]
+    cursor: int
+    """Give it back as `after` to be told what ended since."""
+
+
+def now(ctx: Context, principal: Principal) -> Changes:
+    """What is active now: the stream's beginning."""
+    cursor = _clock()
+    return Changes(jobs=overview.active(ctx, principal), cursor=cursor)
+
+
+async def stream(
+    ctx: Context, principal: Principal, after: int | None, still_signed_in: Callable[[], object]
+) -> AsyncIterator[str]:
+    """`hello` first; `job` for each that changed; `gone` for one that was deleted; `ping` when all is quiet."""
+    async with ctx.live.watching() as watcher:
+        start = await run_in_threadpool(now, ctx, principal)
+        known = {placed.job.id: placed for placed in start.jobs}
+        yield f"retry: 1000\nevent: hello\nid: {start.cursor}\ndata: {{}}\n\n"
+        for placed in await run_in_threadpool(_ended_since, ctx, principal, after):
+            known[placed.job.id] = placed
+            yield _event("job", placed, start.cursor)
+        checked = time.monotonic()
+        while not ctx.live.closing:
+            changed = await watcher.changes(PING_S)
+            if time.monotonic() - checked >= PING_S:
+                checked = time.monotonic()
+                try:
+                    await run_in_threadpool(still_signed_in)
+                except AuthError:
+                    return
+            cursor = _clock()
+            found = await run_in_threadpool(overview.some, ctx, principal, changed) if changed else {}
+            for job_id in changed & known.keys() - found.keys():
+                del known[job_id]
+                yield f'event: gone\nid: {cursor}\ndata: {{"id":"{job_id}"}}\n\n'
+            for job_id, placed in found.items():
+                if known.get(job_id) != placed:
+                    known[job_id] = placed
+                    yield _event("job", placed, cursor)
+            if not changed:
+                yield f"event: ping\nid: {cursor}\ndata: {{}}\n\n"
+            await asyncio.sleep(GAP_S)
+
+
+def _ended_since(ctx: Context, principal: Principal, after: int | None) -> list[PlacedJob]:
+    if after is None:
+        return []
+    oldest = datetime.now(UTC) - _REMEMBERED
+    since = datetime.fromtimestamp(min(max(after / 1e6, oldest.timestamp()), 1e11), UTC)
+    return overview.ended_since(ctx, principal, since)
+
+
+def _clock() -> int:
+    return int(time.time() * 1e6)
+
+
+def _event(kind: str, placed: PlacedJob, cursor: int) -> str:
+    return f"event: {kind}\nid: {cursor}\ndata: {placed.model_dump_json()}\n\n"

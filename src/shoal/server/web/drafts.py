@@ -1,0 +1,181 @@
+"""A job that is not one yet: what the new-job form holds, as it was typed, until it becomes a JobSpec."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from shoal.core.durations import parse_duration, short_duration
+from shoal.core.errors import InvalidSpec, UsageError
+from shoal.core.jobs import JobSpec, JobView
+from shoal.core.schema import View
+from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_rows, to_words
+from shoal.server.web.forms import Form, parse
+
+_NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
+_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "expected", "batch",
+          *_NUMBERS)  # fmt: skip
+
+
+class Pair(View):
+    name: str
+    value: str
+
+
+class Draft(View):
+    name: str = ""
+    source_id: str = ""
+    entry: str = ""
+    code: Literal["upload", "git"] = "upload"
+    """How the code is about to be brought."""
+    git_url: str = ""
+    git_revision: str = ""
+    rows: list[Row] = []
+    line: str = ""
+    edited: Literal["rows", "line"] = "line"
+    """Which of the two counts."""
+    datasets: list[str] = []
+    """NAME, or NAME@VERSION."""
+    checkpoint: str = ""
+    min_nodes: str = "1"
+    max_nodes: str = ""
+    accels: str = "1"
+    env: list[Pair] = []
+    secrets: list[Pair] = []
+    time_limit: str = ""
+    max_restarts: str = "3"
+    priority: str = "0"
+    keep_last: str = ""
+    keep_best: str = ""
+    launcher: str = "direct"
+    expected: str = ""
+    batch: str = ""
+    prefer: list[str] = []
+    exclude: list[str] = []
+    """Machines."""
+
+    def words(self) -> list[str]:
+        return split_line(self.line) if self.edited == "line" else to_words(self.rows)
+
+    def version_of(self, dataset: str) -> str | None:
+        """The version chosen of a dataset: '' for the newest, None if it is not chosen at all."""
+        found = (ref.partition("@") for ref in self.datasets)
+        return next((version for name, _, version in found if name == dataset), None)
+
+
+def from_form(form: Form) -> Draft:
+    texts = {name: form[name].strip() for name in _TEXTS if name in form}
+    kinds = [kind if kind in set(Kind) else Kind.TEXT for kind in form.all("arg_kind")]
+    triples = zip(form.all("arg_name"), form.all("arg_value"), kinds, strict=False)
+    return Draft(
+        **texts,
+        code="git" if form.get("code") == "git" else "upload",
+        rows=[Row(name=name, value=value, kind=Kind(kind)) for name, value, kind in triples if name or value],
+        line=form.get("line", "").strip(),
+        edited="rows" if form.get("edited") == "rows" else "line",
+        datasets=[_reference(name, form.get(f"version.{name}", "")) for name in form.all("dataset")],
+        env=_pairs(form, "env_name", "env_value"),
+        secrets=_pairs(form, "secret_env", "secret_name"),
+        prefer=form.all("prefer"),
+        exclude=form.all("exclude"),
+    )
+
+
+def from_job(job: JobView) -> Draft:
+    """Everything of an earlier job but its name."""
+    spec = job.spec
+    return Draft(
+        source_id=spec.source_id,
+        entry=spec.entry[0],
+        rows=to_rows(spec.entry[1:]),
+        line=join_words(spec.entry[1:]),
+        datasets=spec.datasets,
+        checkpoint=spec.checkpoint or "",
+        min_nodes=str(spec.min_nodes),
+        max_nodes="" if spec.max_nodes == spec.min_nodes else str(spec.max_nodes),
+        accels=str(spec.accels),
+        env=[Pair(name=k, value=v) for k, v in spec.env.items()],
+        secrets=[Pair(name=k, value=v) for k, v in spec.secrets.items()],
+        time_limit=short_duration(spec.time_limit_s) if spec.time_limit_s else "",
+        max_restarts=str(spec.max_restarts),
+        priority=str(spec.priority),
+        keep_last=str(spec.keep_last or ""),
+        keep_best=spec.keep_best or "",
+        launcher=spec.launcher,
+        expected=short_duration(spec.expected_s) if spec.expected_s else "",
+        batch=spec.batch or "",
+        prefer=spec.prefer,
+        exclude=spec.exclude,
+    )
+
+
+def in_step(draft: Draft) -> Draft:
+    """With rows and line saying the same; the one that was not edited follows."""
+    words = draft.words()
+    if draft.edited == "rows":
+        return draft.model_copy(update={"line": join_words(words)})
+    return draft.model_copy(update={"rows": to_rows(words)})
+
+
+def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
+    """Raises InvalidSpec for the first thing that is wrong. `unfinished` lets name, code and script be missing."""
+    if unfinished:
+        draft = draft.model_copy(update={"name": draft.name or "NAME", "entry": draft.entry or "train.py"})
+    elif not draft.source_id:
+        raise InvalidSpec("Bring the code first: drop a file or an archive, or fetch a repository.")
+    elif not draft.entry:
+        raise InvalidSpec("Choose the script to run.")
+    elif not draft.name:
+        raise InvalidSpec("Give the job a name.")
+    values: dict[str, Any] = {name: number for name in _NUMBERS if (number := getattr(draft, name))}
+    values.setdefault("max_nodes", values.get("min_nodes", "1"))
+    env, secrets = _mapping(draft.env, "Environment"), _mapping(draft.secrets, "Secrets")
+    for both in env.keys() & secrets.keys():
+        raise InvalidSpec(f"{both} is given both as a variable and from a secret.")
+    return parse(
+        JobSpec,
+        **values,
+        name=draft.name,
+        source_id=draft.source_id,
+        entry=[draft.entry, *draft.words()],
+        datasets=draft.datasets,
+        checkpoint=draft.checkpoint or None,
+        env=env,
+        secrets=secrets,
+        time_limit_s=_seconds(draft.time_limit, "Time limit"),
+        expected_s=_seconds(draft.expected, "Expected time"),
+        batch=draft.batch or None,
+        prefer=draft.prefer,
+        exclude=draft.exclude,
+        keep_best=draft.keep_best or None,
+        launcher=draft.launcher,
+    )
+
+
+def _seconds(text: str, label: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return max(1, round(parse_duration(text, label)))
+    except UsageError as error:
+        raise InvalidSpec(error.message, hint=error.hint) from None
+
+
+def _mapping(pairs: list[Pair], where: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name = pair.name.strip()
+        if not name:
+            raise InvalidSpec(f"{where}: a row has no variable name.")
+        if name in found:
+            raise InvalidSpec(f"{where}: {name} is given twice.")
+        found[name] = pair.value
+    return found
+
+
+def _pairs(form: Form, names: str, values: str) -> list[Pair]:
+    both = zip(form.all(names), form.all(values), strict=False)
+    return [Pair(name=name, value=value) for name, value in both if name.strip() or value]
+
+
+def _reference(name: str, version: str) -> str:
+    return f"{name}@{version}" if version else name

@@ -1,0 +1,176 @@
+"""What the new-job page offers to choose from, and what it says about a draft: its command, and whether it fits now."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+
+from shoal.core.datasets import DatasetStatus, DatasetView
+from shoal.core.errors import CanNeverRun, NotFound, ShoalError
+from shoal.core.jobs import CapacityView, JobSpec
+from shoal.core.schema import View
+from shoal.core.states import JobState
+from shoal.server.context import Context
+from shoal.server.models.jobs import Job
+from shoal.server.policy import Access
+from shoal.server.services import checkpoints, datasets, find, git, jobs, machines, secrets
+from shoal.server.web.command import training_command, where_to_run
+from shoal.server.web.drafts import Draft, in_step, to_spec
+
+_LIKELY = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py", "train.sh", "run.sh")
+_MAX_SCRIPTS = 1000
+_MAX_CHECKPOINTS = 100
+
+
+class Code(View):
+    """A source one can choose the script of."""
+
+    id: str
+    title: str
+    origin: dict[str, Any]
+    size: int
+    files: int
+    scripts: list[str]
+    """The likeliest first."""
+    notebooks: list[str]
+    """Told apart: they cannot be run yet."""
+    suggested: str
+    """A name for the job that is still free."""
+
+
+class Preview(View):
+    command: str | None
+    problem: str | None
+    """Why there is no command yet."""
+    where: str = ""
+    """Where to type it."""
+    fit: Literal["now", "later", "never"] | None
+    fit_text: str
+
+
+class DatasetChoice(View):
+    name: str
+    versions: list[int]
+    """Available ones, newest first."""
+    size: int
+
+
+def choices(ctx: Context, access: Access) -> dict[str, Any]:
+    """Everything the form lets one choose from, besides code."""
+    saved = [c for c in checkpoints.list_checkpoints(ctx, access, None)[::-1] if not c.damaged]
+    return {
+        "datasets": _datasets(datasets.list_datasets(ctx, access)),
+        "secrets": [s.name for s in secrets.list_secrets(ctx, access)],
+        "checkpoints": saved[:_MAX_CHECKPOINTS],
+        "git_sources": git.list_git_sources(ctx, access),
+        "pool": machines.capacity(ctx),
+    }
+
+
+def code(ctx: Context, access: Access, source_id: str) -> Code | None:
+    """None where there is no such source, or not any more."""
+    try:
+        with ctx.db.read() as session:
+            row = find.source(session, access, source_id)
+    except NotFound:
+        return None
+    paths = [f.path for f in ctx.store.get_manifest(row.manifest_id).files]
+    title = str(row.origin.get("url") or row.origin.get("path") or "code")
+    return Code(
+        id=row.id,
+        title=title,
+        origin=row.origin,
+        size=row.size,
+        files=row.files,
+        scripts=sorted((p for p in paths if p.endswith((".py", ".sh"))), key=_unlikeliness)[:_MAX_SCRIPTS],
+        notebooks=[p for p in paths if p.endswith(".ipynb")][:_MAX_SCRIPTS],
+        suggested=suggest_name(ctx, access, title),
+    )
+
+
+def suggest_name(ctx: Context, access: Access, title: str) -> str:
+    """From a file's, folder's or repository's name, or an earlier job's; with a number if that is taken."""
+    stem = re.sub(r"(\.git|\.tar)?(\.(zip|tar|tgz|gz|bz2|xz|py|sh|git))?/?$", "", title.replace("\\", "/"))
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", stem.rstrip("/").rpartition("/")[2]).strip("-._")
+    base = re.sub(r"-\d{1,6}$", "", plain)[:52] or "job"
+    with ctx.db.read() as session:
+        mine = select(Job.name).where(Job.workspace_id == access.workspace_id)
+        taken = set(session.scalars(mine.where(Job.name.startswith(base, autoescape=True))))
+    if base not in taken:
+        return base
+    return next(name for n in range(2, len(taken) + 3) if (name := f"{base}-{n}") not in taken)
+
+
+def preview(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
+    """The draft with its arguments in step, what it would be as a command, and whether there is room for it now."""
+    try:
+        draft = in_step(draft)
+        spec = to_spec(draft, unfinished=True)
+    except ShoalError as error:
+        problem = f"{error.message} {error.hint}" if error.hint else error.message
+        return {"draft": draft, "preview": Preview(command=None, problem=problem, fit=None, fit_text="")}
+    fit, text = _fit(ctx, spec)
+    origin = _origin(ctx, access, draft.source_id)
+    command = training_command(spec, workspace=access.workspace, source=origin)
+    shown = Preview(command=command, problem=None, where=where_to_run(origin), fit=fit, fit_text=text)
+    return {"draft": draft, "preview": shown}
+
+
+def form_data(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
+    """All the page shows for a draft."""
+    found = code(ctx, access, draft.source_id) if draft.source_id else None
+    return {"source": found, "error": None, **preview(ctx, access, draft), **choices(ctx, access)}
+
+
+def _origin(ctx: Context, access: Access, source_id: str) -> dict[str, Any]:
+    try:
+        with ctx.db.read() as session:
+            return find.source(session, access, source_id).origin
+    except NotFound:
+        return {}
+
+
+def _fit(ctx: Context, spec: JobSpec) -> tuple[Literal["now", "later", "never"], str]:
+    pool = machines.capacity(ctx)
+    try:
+        jobs.refuse_impossible(ctx, spec)
+    except CanNeverRun as error:
+        return "never", error.message
+    need = f"{spec.min_nodes} × {spec.accels}" if spec.min_nodes > 1 else str(spec.accels)
+    total, free = _slots(pool)
+    usable = [m for m in pool.machines if m.state == "up" and m.name not in spec.exclude]
+    room = sum(max(0, m.slots_free) // spec.accels for m in usable)
+    if room < spec.min_nodes:
+        slots = "slot" if need == "1" else "slots"
+        return "later", f"It would wait: it needs {need} {slots}, and {free} of {total} are free."
+    if ahead := _ahead(ctx, spec.priority):
+        return "later", f"There is room, but {ahead} job{'s wait' if ahead > 1 else ' waits'} already."
+    return "now", f"It would start at once: {free} of {total} slots are free."
+
+
+def _slots(pool: CapacityView) -> tuple[int, int]:
+    return sum(m.slots_total for m in pool.machines), sum(max(0, m.slots_free) for m in pool.machines)
+
+
+def _ahead(ctx: Context, priority: int) -> int:
+    with ctx.db.read() as session:
+        queued = select(func.count()).where(Job.state == JobState.QUEUED.value, Job.priority >= priority)
+        return session.scalar(queued) or 0
+
+
+def _datasets(found: list[DatasetView]) -> list[DatasetChoice]:
+    by_name: dict[str, DatasetChoice] = {}
+    for version in found:  # newest first
+        if version.status == DatasetStatus.AVAILABLE:
+            blank = DatasetChoice(name=version.name, versions=[], size=version.size)
+            by_name.setdefault(version.name, blank).versions.append(version.version)
+    return sorted(by_name.values(), key=lambda d: d.name)
+
+
+def _unlikeliness(path: str) -> tuple[int, int, bool, str]:
+    folder, _, name = path.rpartition("/")
+    place_ = _LIKELY.index(name) if name in _LIKELY else len(_LIKELY)
+    hidden = name.startswith(("_", "test_")) or name in ("setup.py", "conftest.py")
+    return (folder.count("/") + 1 if folder else 0, place_ + 10 * hidden, hidden, path)

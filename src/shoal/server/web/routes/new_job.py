@@ -1,0 +1,81 @@
+"""A new job: its code, its arguments, what it needs, and the command that would do the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from shoal.core.errors import ShoalError
+from shoal.core.people import GitFetch
+from shoal.server.context import Context, Ctx
+from shoal.server.policy import Access, Worker
+from shoal.server.services import jobs, sources
+from shoal.server.web import new_job
+from shoal.server.web.drafts import Draft, from_form, from_job, to_spec
+from shoal.server.web.forms import Fields, go, parse
+from shoal.server.web.nav import base_path, job_path
+from shoal.server.web.render import is_htmx, page, wants_json
+
+router = APIRouter(prefix="/w/{workspace}/jobs/new")
+_PARTS = {"": None, "source": "_new_job_source.html", "free": "_new_job_free.html"}
+
+
+@router.get("")
+def form(
+    ctx: Ctx,
+    request: Request,
+    access: Worker,
+    clone: Annotated[str, Query(alias="from")] = "",
+    source: str = "",
+    entry: str = "",
+    part: Literal["", "source", "free"] = "",
+) -> Response:
+    """The form: empty, or as an earlier job was."""
+    if clone:
+        old = jobs.get(ctx, access, clone)
+        draft = from_job(old).model_copy(update={"name": new_job.suggest_name(ctx, access, old.name)})
+    else:
+        draft = Draft(source_id=source, entry=entry)
+    return page(request, ctx, access, "new_job.html", new_job.form_data(ctx, access, draft), part=_PARTS[part])
+
+
+@router.post("")
+def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
+    """Queue it, and go to its page. What was typed stays if it is refused."""
+    draft = from_form(fields)
+    try:
+        made = jobs.submit(ctx, access, to_spec(draft))
+    except ShoalError as error:
+        if is_htmx(request) or wants_json(request):
+            raise
+        data = new_job.form_data(ctx, access, draft) | {"error": error.message}
+        return page(request, ctx, access, "new_job.html", data, status=error.http_status)
+    return go(request, job_path(base_path(access), made.name, made.id))
+
+
+@router.post("/preview")
+def preview(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
+    """The command for what is in the form now; arguments as rows follow those in one line, or the other way."""
+    name = "_new_job_preview.html"
+    return page(request, ctx, access, name, new_job.preview(ctx, access, from_form(fields)), part=name)
+
+
+@router.post("/restore")
+def restore(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
+    """The form with what was typed earlier, for a page that was left before it was sent."""
+    return _form(ctx, request, access, from_form(fields), "_new_job_form.html")
+
+
+@router.post("/git")
+def fetch_git(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
+    """Fetch a repository, so that its script can be chosen."""
+    draft = from_form(fields)
+    body = parse(GitFetch, url=draft.git_url, revision=draft.git_revision or None)
+    made = sources.from_git(ctx, access, body)
+    return _form(ctx, request, access, draft.model_copy(update={"source_id": made.id}), "_new_job_source.html")
+
+
+def _form(ctx: Context, request: Request, access: Access, draft: Draft, part: str) -> Response:
+    return page(request, ctx, access, "new_job.html", new_job.form_data(ctx, access, draft), part=part)

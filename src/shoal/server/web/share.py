@@ -1,0 +1,199 @@
+"""A job as one HTML file that opens anywhere, without a server or a network: charts, settings, code, the end of the log.
+
+It leaves the house, so secrets, people and paths stay behind; its own script is the only one its policy lets run.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from shoal.core.errors import Internal
+from shoal.core.jobs import JobView, LogLine
+from shoal.core.metrics import MediaView, MetricName
+from shoal.core.schema import View
+from shoal.server.context import Context
+from shoal.server.policy import Access
+from shoal.server.services import checkpoints, jobs, media, metric_reads
+from shoal.server.web import code, logs, previews, samples, story
+from shoal.server.web.redact import Redactor
+from shoal.server.web.render import STATIC, environment
+
+MOST_METRICS, MANY_POINTS, FEW_POINTS = 300, 600, 200
+LOG_LINES, LOG_CHARS = 500, 512 << 10
+MOST_FILES, FILE_CHARS, CODE_CHARS, COLOURED_CHARS = 100, 64 << 10, 1 << 20, 128 << 10
+MOST_PICTURES, PICTURE_BYTES, PICTURES_BYTES = 24, 1 << 20, 6 << 20
+MOST_CHECKPOINTS = 200
+_PERSON = re.compile(r" by \S+@\S+")
+_RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_SCRIPTS = ("js/theme.js", "vendor/uPlot.iife.min.js", "js/charts.js", "js/ansi.js", "js/share.js")
+_STYLES = ("vendor/uPlot.min.css", "css/app.css")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    name: str
+    body: bytes
+
+
+class SharedFile(View):
+    path: str
+    size: int
+    text: str | None
+    """None for what is not text or did not fit."""
+    coloured: bool = False
+
+
+class SharedPicture(View):
+    name: str
+    step: int
+    uri: str
+
+
+def share(ctx: Context, access: Access, job: str) -> Shared:
+    hide = Redactor.of(ctx, access)
+    view = jobs.get(ctx, access, job)
+    known = metric_reads.names(ctx, access, view.id)
+    config = hide.data(metric_reads.config(ctx, access, view.id))
+    shown = _hidden(view, hide)
+    values: dict[str, Any] = {
+        "job": shown,
+        "config": config,
+        "metrics": [_summary(m, hide) for m in known],
+        "environment": samples.environment(ctx, access, view.id),
+        "rerun": story.rerun_command(shown),
+        "files": _files(ctx, access, view, hide),
+        "checkpoints": checkpoints.list_checkpoints(ctx, access, view.id)[::-1][:MOST_CHECKPOINTS],
+        "pictures": _pictures(ctx, access, view.id, hide),
+        "data": _data(_points(ctx, access, view.id, known), _log(ctx, access, view.id), hide),
+        "assets": assets(),
+    }
+    return Shared(view.name, environment().get_template("share.html").render(values).encode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Script and style as they stand in the file, and the policy that names them by their hashes."""
+
+    script: Markup
+    style: Markup
+    logo: str
+    policy: str
+
+
+@functools.cache
+def assets() -> Assets:
+    try:
+        script = "\n".join(_plain_script((STATIC / path).read_text("utf-8")) for path in _SCRIPTS)
+        style = "\n".join((STATIC / path).read_text("utf-8") for path in _STYLES)
+    except FileNotFoundError as error:
+        raise Internal("The console's charts are not installed.", hint="python console/vendor.py") from error
+    script = f"{{\n{script}\n}}"
+    if re.search(r"</(?:script|style)|<!--", script + style, re.IGNORECASE):
+        raise Internal("The console's own files cannot be put into a page.")
+    logo = base64.b64encode((STATIC / "img/logo.svg").read_bytes()).decode()
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Assets(Markup(script), Markup(style), f"data:image/svg+xml;base64,{logo}", policy)  # noqa: S704
+
+
+def _plain_script(text: str) -> str:
+    """A module as a part of one script: what it exports and imports is in sight anyway."""
+    return re.sub(r"^import .*\n", "", re.sub(r"^export ", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _hidden(view: JobView, hide: Redactor) -> JobView:
+    """Its texts without secrets, and nothing of where it ran or whose it is."""
+    events = [
+        e.model_copy(update={"message": hide.text(_PERSON.sub("", e.message)), "data": hide.data(e.data)})
+        for e in view.events
+    ]
+    told = ("kind", "url", "commit", "revision", "files", "size")
+    return code.hidden(view, hide).model_copy(
+        update={
+            "events": events,
+            "source": {k: hide.data(v) for k, v in view.source.items() if k in told},
+            "reason": view.reason and hide.text(view.reason),
+            "created_by": "",
+            "attempt_list": [],
+        }
+    )
+
+
+def _summary(metric: MetricName, hide: Redactor) -> MetricName:
+    return metric.model_copy(update={"name": hide.text(metric.name), "last": hide.data(metric.last)})
+
+
+def _points(ctx: Context, access: Access, job: str, known: list[MetricName]) -> dict[str, Any]:
+    names = [m.name for m in known[:MOST_METRICS]]
+    if not names:
+        return {}
+    points = MANY_POINTS if len(names) <= MOST_METRICS // 6 else FEW_POINTS
+    body = metric_reads.read(ctx, access, job, names=names, points=points, axis="step", after=0, ghosts=False)
+    found: dict[str, Any] = json.loads(body)["metrics"]
+    return found
+
+
+def _log(ctx: Context, access: Access, job: str) -> list[LogLine]:
+    lines = logs.tail(ctx, access, job, logs.Filter(), wanted=LOG_LINES).lines[-LOG_LINES:]
+    size = 0
+    for index in range(len(lines) - 1, -1, -1):
+        size += len(lines[index].text)
+        if size > LOG_CHARS:
+            return lines[index + 1 :]
+    return lines
+
+
+def _data(metrics: dict[str, Any], log: list[LogLine], hide: Redactor) -> Markup:
+    """JSON for the script; a `<` in it would end the element it stands in."""
+    plain = {
+        "metrics": {hide.text(name): points for name, points in metrics.items()},
+        "log": [[round(line.at, 3), line.rank, line.stream, hide.text(line.text)] for line in log],
+    }
+    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _files(ctx: Context, access: Access, view: JobView, hide: Redactor) -> list[SharedFile]:
+    """The script that is run first, then the rest by name, as long as there is room."""
+    files = previews.of_job(ctx, access, view.id)
+    first = code.entry_file(view, files)
+    entries = sorted(files.manifest.files, key=lambda f: (f.path != first, f.path))[:MOST_FILES]
+    room, coloured, found = CODE_CHARS, COLOURED_CHARS, []
+    for entry in entries:
+        text = None
+        if entry.size <= min(room, FILE_CHARS):
+            preview = previews.preview(ctx, files, entry.path)
+            text = hide.text(preview.text) if preview.kind == "text" else None
+        room -= len(text or "")
+        coloured -= len(text or "")
+        found.append(SharedFile(path=hide.text(entry.path), size=entry.size, text=text, coloured=coloured >= 0))
+    return found
+
+
+def _pictures(ctx: Context, access: Access, job: str, hide: Redactor) -> list[SharedPicture]:
+    newest: dict[str, MediaView] = {}
+    for medium in media.list_media(ctx, access, job):
+        if medium.mime in _RASTER and medium.size <= PICTURE_BYTES:
+            newest[medium.name] = medium
+    room, found = PICTURES_BYTES, []
+    for name, medium in sorted(newest.items())[:MOST_PICTURES]:
+        if medium.size > room:
+            continue
+        room -= medium.size
+        data = base64.b64encode(b"".join(media.content(ctx, access, job, medium.id).body)).decode()
+        found.append(SharedPicture(name=hide.text(name), step=medium.step, uri=f"data:{medium.mime};base64,{data}"))
+    return found

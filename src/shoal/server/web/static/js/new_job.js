@@ -1,0 +1,112 @@
+// The new-job form: code by drag and drop, rows that come and go, and a draft that outlives a session that ended.
+import { showError, toast } from "./app.js";
+import { call, receive, send, showBar, total } from "./transfer.js";
+
+const draft = document.getElementById("draft"), { path, uploads } = draft.dataset, keep = draft.dataset.keep + location.search;
+const form = () => document.getElementById("new-job");
+const WAIT_MS = 250;
+let timer = null, upload = null, sent = false;
+
+// Whatever changes, the preview follows and the draft is kept, both a moment later.
+function changed() {
+  clearTimeout(timer);
+  timer = setTimeout(() => { save(); document.body.dispatchEvent(new CustomEvent("shoal:draft")); }, WAIT_MS);
+}
+for (const kind of ["input", "change"]) {
+  draft.addEventListener(kind, ({ target }) => {
+    if (target.type === "file") return;
+    if (target.id === "j-name") target.dataset.typed = "";
+    if (target.closest("#args-rows")) form().elements.edited.value = "rows";
+    if (target.id === "args-line") form().elements.edited.value = "line";
+    changed();
+  });
+}
+
+draft.addEventListener("click", ({ target }) => {
+  const add = target.closest("[data-add-row]"), gone = target.closest("[data-drop-row]")?.closest(".fill-row");
+  if (add) {
+    const rows = document.getElementById(add.dataset.addRow);
+    rows.append(document.getElementById(add.dataset.template).content.cloneNode(true));
+    rows.lastElementChild.querySelector("input").focus();
+  }
+  if (gone) {
+    const { parentElement: rows, nextElementSibling, previousElementSibling } = gone;
+    gone.remove();
+    (nextElementSibling ?? previousElementSibling)?.querySelector("input").focus();
+    if (rows.id === "args-rows") form().elements.edited.value = "rows";
+    changed();
+  }
+});
+
+// The side that follows is not swapped while somebody is in it.
+document.addEventListener("htmx:oobBeforeSwap", (event) => {
+  if (event.detail.target.contains(document.activeElement)) event.detail.shouldSwap = false;
+});
+document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => { if (target.id === "source") named(); });
+
+function named() {
+  const name = document.getElementById("j-name"), suggested = form().elements.source_id?.dataset.suggested;
+  if (suggested && (!name.value || !("typed" in name.dataset))) name.value = suggested;
+  changed();
+}
+
+// Code
+function takeCode() {
+  const inputs = ["code-files", "code-folder"].map((id) => document.getElementById(id));
+  receive(document.getElementById("drop"), inputs, bring);
+}
+
+async function bring(files, title) {
+  const place = form().querySelector("[data-errors]"), bar = place.querySelector("[data-progress]"), all = total(files);
+  upload?.abort();
+  const stop = upload = new AbortController(), options = { signal: stop.signal, place };
+  showError(place, "");
+  try {
+    const id = await send(uploads, files, { ...options, purpose: "source", begun: () => {}, progress: (done) => showBar(bar, done, all) });
+    showBar(bar, 1, 1, "Looking for scripts…");
+    const made = await call("POST", `${uploads}/${id}/source?${new URLSearchParams({ title })}`, null, options);
+    for (const note of made.notes.slice(0, 3)) toast(`Left out: ${note}`, "", 12000);
+    const query = new URLSearchParams({ source: made.source.id, entry: form().elements.entry?.value ?? "", part: "source" });
+    await window.htmx.ajax("GET", `${path}?${query}`, { target: "#source", swap: "innerHTML" });
+  } catch (error) {
+    if (!stop.signal.aborted) showError(place, error.message || "The upload failed. Try again.");
+  } finally { if (upload === stop) bar.hidden = true; }
+}
+
+// Files that miss the box must not make the browser leave the page.
+for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
+
+// The draft stays in this tab until the job is started: coming back after signing in finds it.
+const fields = () => new URLSearchParams([...new FormData(form())].filter(([, value]) => typeof value === "string")).toString();
+const blank = fields();
+function save() {
+  if (!sent) try { sessionStorage.setItem(keep, fields()); } catch { /* no storage, no memory */ }
+}
+function forget() {
+  try { sessionStorage.removeItem(keep); } catch { /* as above */ }
+}
+async function restore() {
+  let kept = null;
+  try { kept = sessionStorage.getItem(keep); } catch { /* as above */ }
+  if (!kept || kept === blank) return;
+  const answer = await fetch(`${path}/restore`, {
+    method: "POST", body: kept,
+    headers: { "HX-Request": "true", "Content-Type": "application/x-www-form-urlencoded" },
+  });
+  if (!answer.ok) return;
+  draft.innerHTML = await answer.text();
+  window.htmx.process(draft);
+  takeCode();
+  document.getElementById("restored").hidden = false;
+  document.getElementById("j-name").dataset.typed = "";
+  document.body.dispatchEvent(new CustomEvent("shoal:draft"));
+}
+document.getElementById("afresh").addEventListener("click", () => { sent = true; forget(); location.reload(); });
+document.addEventListener("htmx:beforeOnLoad", ({ detail: { elt, xhr } }) => {
+  if (elt === form() && xhr.status < 300) { sent = true; clearTimeout(timer); forget(); }
+});
+
+window.addEventListener("pageshow", (event) => { if (event.persisted) sent = false; }); // back from the job's page
+
+takeCode();
+restore();

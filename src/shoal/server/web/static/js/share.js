@@ -1,0 +1,49 @@
+// A shared run: draws the charts when they come into sight, writes the log, and lets people smooth, scale and choose a theme.
+import { Chart } from "./charts.js";
+import { render } from "./ansi.js";
+
+addEventListener("DOMContentLoaded", () => {
+  const $ = (id) => document.getElementById(id);
+  const { metrics, log } = JSON.parse($("data").textContent);
+  const drawn = new Map(), settings = { weight: 0.6, log: false };
+  const rank = (name) => (/(^|[/_.])loss$/i.test(name) ? 0 : /loss|acc|perplexity/i.test(name) ? 1 : 2);
+  const names = Object.keys(metrics).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+
+  function draw(name) {
+    const points = metrics[name];
+    const values = points.map(([, v]) => (typeof v === "number" ? v : null));
+    drawn.get(name).update({ x: points.map(([x]) => x), series: [{ label: name, values }], xLabel: "step", ...settings });
+  }
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) if (isIntersecting) { watcher.unobserve(target); draw(target.dataset.text); }
+  }, { rootMargin: "400px" });
+  for (const name of names) {
+    const chart = new Chart(name);
+    drawn.set(name, chart);
+    $("charts").append(chart.card);
+    watcher.observe(chart.card);
+  }
+
+  const restyle = () => { for (const chart of drawn.values()) if (chart.state.x.length) chart.update({ ...settings }); };
+  $("smooth")?.addEventListener("input", ({ target }) => {
+    settings.weight = Number(target.value);
+    target.parentElement.querySelector("output").value = settings.weight.toFixed(2);
+    restyle();
+  });
+  $("log-y")?.addEventListener("change", ({ target }) => { settings.log = target.checked; restyle(); });
+  $("theme").addEventListener("click", () => window.shoalTheme());
+
+  for (const [at, who, stream, text] of log) {
+    const row = document.createElement("div"), time = document.createElement("time");
+    const rankOf = document.createElement("span"), tx = document.createElement("span");
+    row.className = `ln ${stream === "err" ? "err" : stream === "sys" ? "sys" : ""}`;
+    time.textContent = new Date(at * 1000).toISOString().slice(11, 19);
+    rankOf.className = "who";
+    rankOf.textContent = who === null ? "shoal" : `rank ${who}`;
+    tx.className = "tx";
+    tx.append(render(text));
+    row.append(time, rankOf, tx);
+    $("log").append(row);
+  }
+  if ($("log")) $("log").scrollTop = $("log").scrollHeight;
+});

@@ -1,0 +1,74 @@
+"""Every page of the console, with an address of the filled server. A page that is not here fails `test_every_page_is_looked_at`."""
+
+from __future__ import annotations
+
+from filled import Filled
+
+from shoal.server.policy import routes_of
+from shoal.server.web.app import build
+
+_JOB = "/w/{workspace}/jobs/{job}"
+NO_PAGES = {
+    "/static/{path:path}", "/favicon.ico", "/enter/{code}", "/account", "/w/{workspace}", "/live",
+    f"{_JOB}/logs/lines", f"{_JOB}/logs/search", f"{_JOB}/logs/first-error", f"{_JOB}/logs/download",
+    f"{_JOB}/code/picture", f"{_JOB}/code/download", f"{_JOB}/code/archive",
+    "/w/{workspace}/datasets/{dataset}/picture", "/w/{workspace}/datasets/{dataset}/download",
+}  # fmt: skip
+"""Files, streams, redirects and what scripts ask for."""
+
+
+def routes() -> set[str]:
+    return {route.path for route in routes_of(build()) if "GET" in (route.methods or ())} - NO_PAGES
+
+
+def pages(filled: Filled) -> dict[str, tuple[str, str]]:
+    """Name → (route, address)."""
+    w = "/w/default"
+    return {
+        "home": ("/", "/"),
+        "workspaces": ("/workspaces", "/workspaces"),
+        "members": ("/w/{workspace}/members", f"{w}/members"),
+        "jobs": ("/w/{workspace}/jobs", f"{w}/jobs"),
+        "jobs-none": ("/w/{workspace}/jobs", f"{w}/jobs?search=nothing"),
+        "new-job": ("/w/{workspace}/jobs/new", f"{w}/jobs/new"),
+        "new-job-clone": ("/w/{workspace}/jobs/new", f"{w}/jobs/new?from=baseline"),
+        "job": (_JOB, f"{w}/jobs/baseline"),
+        "job-failed": (_JOB, f"{w}/jobs/wider"),
+        "job-queued": (_JOB, f"{w}/jobs/waits"),
+        "job-metrics": (f"{_JOB}/metrics", f"{w}/jobs/longer/metrics"),
+        "job-logs": (f"{_JOB}/logs", f"{w}/jobs/baseline/logs"),
+        "job-checkpoints": (f"{_JOB}/checkpoints", f"{w}/jobs/baseline/checkpoints"),
+        "job-figures": (f"{_JOB}/figures", f"{w}/jobs/baseline/figures"),
+        "figure": (f"{_JOB}/figures/one", f"{w}/jobs/baseline/figures/one?name=samples&type=image"),
+        "job-code": (f"{_JOB}/code", f"{w}/jobs/baseline/code?file=train.py"),
+        "job-system": (f"{_JOB}/system", f"{w}/jobs/baseline/system"),
+        "compare": ("/w/{workspace}/compare", f"{w}/compare?jobs=baseline,wider,longer"),
+        "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),
+        "datasets": ("/w/{workspace}/datasets", f"{w}/datasets"),
+        "dataset": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=train.csv"),
+        "dataset-picture": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=digits/one.png"),
+        "secrets": ("/w/{workspace}/secrets", f"{w}/secrets"),
+        "keys": ("/keys", "/keys"),
+        "machines": ("/machines", "/machines"),
+        "queue": ("/queue", "/queue"),
+        "usage": ("/usage", "/usage"),
+        "settings": ("/settings", "/settings"),
+        "admin": ("/admin", "/admin"),
+        "admin-limits": ("/admin/limits", "/admin/limits"),
+        "admin-quotas": ("/admin/quotas", "/admin/quotas"),
+        "not-found": ("/", "/w/default/jobs/nothing"),
+        "sign-in": ("/sign-in", "/sign-in"),
+        "sign-up": ("/sign-up", "/sign-up"),
+    }
+
+
+def settled(page: object, address: str) -> None:
+    """The page, with its charts drawn and its log shown."""
+    page.goto(address)  # type: ignore[attr-defined]
+    for place, shown in (
+        ("#charts", ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden])"),
+        ("#log", "#log > *"),
+    ):
+        if page.locator(place).count():  # type: ignore[attr-defined]
+            page.locator(shown).first.wait_for()  # type: ignore[attr-defined]
+    page.wait_for_load_state("load")  # type: ignore[attr-defined]

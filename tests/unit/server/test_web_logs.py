@@ -1,0 +1,135 @@
+"""Places in a log: slices that are cut inside a segment, searches that stop midway and go on."""
+
+import itertools
+
+import pytest
+from web_run import Run
+
+from shoal.server.services import streams
+from shoal.server.web import log_search, logs, samples
+from shoal.server.web.logs import Filter
+
+ALL = Filter()
+
+
+@pytest.fixture
+def run(ctx, anna):
+    return Run(ctx, anna)
+
+
+def texts(found):
+    return [line.text for line in found.lines]
+
+
+def fill(run, *sizes):
+    """Segments of so many lines each; the texts of all."""
+    numbers = itertools.count()
+    made = [[f"line {next(numbers):05}" for _ in range(size)] for size in sizes]
+    for some in made:
+        run.log(*some)
+    return list(itertools.chain.from_iterable(made))
+
+
+def test_a_slice_ends_inside_a_segment_and_the_next_goes_on_there(ctx, anna, run):
+    written, seen, before = fill(run, 7, 300, 1, 45), [], None
+    while True:
+        found = logs.tail(ctx, anna.access(), run.id, ALL, before=before, wanted=40)
+        assert len(found.lines) <= 40 and found.next == (before or found.next)
+        seen, before = texts(found) + seen, found.first
+        if not found.earlier:
+            break
+    assert seen == written
+
+
+def test_what_follows_a_place_leaves_nothing_out(ctx, anna, run):
+    written = fill(run, 900, 2000, 3)
+    found, seen = logs.following(ctx, anna.access(), run.id, ALL, 0), []
+    seen += texts(found)
+    while found.later:
+        found = logs.following(ctx, anna.access(), run.id, ALL, found.next)
+        seen += texts(found)
+    assert seen == written
+
+
+def test_a_line_is_shown_among_its_neighbours_of_a_large_segment(ctx, anna, run):
+    written = fill(run, 5000)
+    hit = log_search.search(ctx, anna.access(), run.id, ALL, "LINE 02500").hits[0]
+    found = logs.around(ctx, anna.access(), run.id, ALL, hit.at)
+    assert texts(found) == written[2200:3200]
+    assert found.earlier and found.later
+    assert texts(logs.tail(ctx, anna.access(), run.id, ALL, before=found.first, wanted=5)) == written[2195:2200]
+    assert texts(logs.following(ctx, anna.access(), run.id, ALL, found.next))[0] == written[3200]
+
+
+def test_a_search_with_many_hits_comes_in_pages_that_miss_none(ctx, anna, run):
+    written, seen, after, more = fill(run, 10, 640, 55), [], 0, True
+    while more:
+        page = log_search.search(ctx, anna.access(), run.id, ALL, "line", after=after, limit=33)
+        assert len(page.hits) <= 33
+        seen += [hit.line.text for hit in page.hits]
+        after, more = page.cursor, page.more
+    assert seen == written
+
+
+def test_a_search_out_of_time_says_where_to_go_on(ctx, anna, run, monkeypatch):
+    written, seen, after, more, pages = fill(run, *[20] * 200), [], 0, True, 0
+    monkeypatch.setattr(log_search, "SEARCH_S", 0.0)
+    while more:
+        page = log_search.search(ctx, anna.access(), run.id, ALL, "line 0399", after=after)
+        seen += [hit.line.text for hit in page.hits]
+        after, more, pages = page.cursor, page.more, pages + 1
+    assert seen == written[3990:4000]
+    assert pages > 100
+
+
+def test_text_is_found_as_it_is_shown_not_as_it_is_kept(ctx, anna, run):
+    lines = ['say "hi"', r"C:\temp", "a\tb", "日本語 text", "Straße", "\x1b[31mred\x1b[0m", "out of order"]
+    run.log(*lines)
+    asked = {'"hi"': 0, "c:\\t": 1, "A\tB": 2, "本語": 3, "STRAßE": 4, "RED": 5, "out": 6}
+    for text, number in asked.items():
+        hits = log_search.search(ctx, anna.access(), run.id, ALL, text).hits
+        assert [hit.line.text for hit in hits] == [lines[number]], text
+
+
+def test_the_first_error_of_a_rank_is_that_ranks(ctx, anna, run):
+    run.send("log", {"r": 0, "e": "out", "m": "Error rate 0.2"}, {"r": 0, "e": "err", "m": "KeyError: 'x'"})
+    run.send("log", {"r": 1, "e": "err", "m": "\tValueError: y"}, {"r": 1, "e": "err", "m": "FATAL"})
+    found = [log_search.first_error(ctx, anna.access(), run.id, Filter(rank=rank)).hits for rank in (None, 0, 1, 2)]
+    assert [[hit.line.text for hit in hits] for hits in found] == [
+        ["KeyError: 'x'"], ["KeyError: 'x'"], ["\tValueError: y"], []
+    ]  # fmt: skip
+
+
+def test_a_rank_that_was_silent_for_long_is_looked_for_in_steps(ctx, anna, run, monkeypatch):
+    run.send("log", {"r": 1, "e": "out", "m": "one"})
+    fill(run, *[100] * 10)
+    monkeypatch.setattr(logs, "_MOST_READ", 250)
+    found, asked = logs.tail(ctx, anna.access(), run.id, Filter(rank=1)), 1
+    while found.earlier:
+        found, asked = logs.tail(ctx, anna.access(), run.id, Filter(rank=1), before=found.first), asked + 1
+    assert texts(found) == ["one"] and asked == 5
+
+
+def test_a_page_of_the_api_has_a_bearable_number_of_lines(ctx, anna, run, monkeypatch):
+    monkeypatch.setattr(streams, "_PAGE_LINES", 250)
+    written, seen, after, more, pages = fill(run, *[100] * 7, 900, 5), [], 0, True, []
+    while more:
+        page = streams.read_logs(ctx, anna.access(), run.id, after=after)
+        seen += [line.text for line in page.lines]
+        after, more = page.cursor, page.more
+        pages.append(len(page.lines))
+    assert seen == written
+    assert pages == [200, 200, 200, 100, 900, 5]
+
+
+def test_of_a_long_runs_samples_some_are_drawn_from_first_to_last(ctx, anna, run, monkeypatch):
+    for n in range(70):
+        run.send("system", {"t": float(n), "cpu": n})
+    monkeypatch.setattr(samples, "_MOST_SEGMENTS", 10)
+    found = samples.samples(ctx, anna.access(), run.id)[0]
+    assert len(found.at) == 10 and found.at[-1] == 69.0 and found.at[0] < 10
+    assert found.series["cpu"] == found.at
+
+
+def test_a_node_that_has_told_of_itself_but_sent_no_samples_has_none(ctx, anna, run):
+    assert samples.samples(ctx, anna.access(), run.environment("3.11").id) == []

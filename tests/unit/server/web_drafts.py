@@ -1,0 +1,88 @@
+"""What the tests of the new-job page share: a job with every setting, what a browser sends for a form, the preview."""
+
+from html.parser import HTMLParser
+
+from shoal.core.artifacts import Manifest
+from shoal.core.checkpoints import CheckpointPush
+from shoal.core.datasets import DatasetBegin
+from shoal.core.jobs import JobSpec
+from shoal.core.people import SecretSet
+from shoal.engines.base import Machine
+from shoal.server.services import checkpoints, datasets, secrets
+from shoal.testing.server import IdleEngine
+
+HTMX = {"HX-Request": "true"}
+NEW = "/w/default/jobs/new"
+
+
+class TwoMachines(IdleEngine):
+    def capacity(self):
+        return [Machine(name=name, kind="cpu", slots=8) for name in ("one", "two")]
+
+
+def full_spec(source_id, checkpoint="ckpt_x"):
+    """No setting as it usually is: a new one that is not here fails `test_no_setting_is_forgotten`."""
+    return JobSpec(
+        name="full", entry=["train.py", "--lr", "3e-4", "--name=a b", "pos", "--fp16"], source_id=source_id,
+        datasets=["more", "words@1"], checkpoint=checkpoint, min_nodes=2, max_nodes=3, accels=2, env={"A": "b c"},
+        secrets={"TOKEN": "thing"}, max_restarts=0, priority=-5, time_limit_s=5400, expected_s=7200, batch="night",
+        exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun",
+    )  # fmt: skip
+
+
+def fill(ctx, anna):
+    """What a full specification needs to be there; returns the id of a checkpoint."""
+    ctx.engine = TwoMachines()
+    for name in ("words", "more"):
+        begun = datasets.begin(ctx, anna.access(), DatasetBegin(name=name))
+        datasets.commit(ctx, anna.access(), begun.id, Manifest(files=[]))
+    secrets.set_secret(ctx, anna.access(), SecretSet(name="thing", value="v"))
+    return checkpoints.push(ctx, anna.access(), CheckpointPush(name="c", manifest=Manifest(files=[]))).checkpoint.id
+
+
+def preview(browser, **form):
+    answer = browser.post(f"{NEW}/preview", form, headers=HTMX)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def form_of(text):
+    """What a browser would send for the form of a page."""
+    fields, state = {}, {"select": None, "inside": False, "template": 0}
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, given):
+            a = dict(given)
+            if tag == "form" and a.get("id") == "new-job":
+                state["inside"] = True
+            state["template"] += tag == "template"
+            if not state["inside"] or state["template"]:
+                return
+            if tag == "select":
+                state["select"] = a["name"]
+            if tag == "option" and state["select"]:
+                state["text"], state["option"] = "", a
+            if tag == "input" and "name" in a and (a.get("type") not in ("radio", "checkbox") or "checked" in a):
+                fields.setdefault(a["name"], []).append(a.get("value", ""))
+
+        def handle_data(self, data):
+            state["text"] = state.get("text", "") + data
+
+        def handle_endtag(self, tag):
+            state["template"] -= tag == "template"
+            option = state.get("option")
+            if tag == "option" and option is not None and state["select"]:
+                value = option.get("value", state["text"])
+                if "selected" in option or (state["select"] not in fields and "disabled" not in option):
+                    if state.get("chosen") == state["select"]:
+                        fields[state["select"]].pop()
+                    fields.setdefault(state["select"], []).append(value)
+                    state["chosen"] = state["select"]
+                state["option"] = None
+            if tag == "select":
+                state["select"] = state["chosen"] = None
+            if tag == "form":
+                state["inside"] = False
+
+    Reader().feed(text)
+    return fields
