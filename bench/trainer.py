@@ -1,6 +1,7 @@
 """Our training loop beside a raw DDP loop and other frameworks': `python bench/trainer.py [--repeats 3] [--json]`.
 
-Two workers on gloo train the same 10 M parameters with AdamW, clipping and a falling learning rate, one thread each. All
+Two workers on gloo train the same 10 M parameters with AdamW (fused, as is the default of ours and of Hugging Face's), clipping and
+a falling learning rate, one thread each. All
 candidates are started and wait; then each in turn does a block of steps between two blocks of the raw loop, and is compared with
 those: the machine's moods last longer than that. The start (from spawning both workers to the end of the first step) is timed
 one candidate at a time. Only what is installed takes part. The original TopSpin is taken from where it was put by

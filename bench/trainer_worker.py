@@ -250,7 +250,7 @@ def _named_model() -> Any:
 def _optimizer(model: Any) -> tuple[Any, Any]:
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01, fused=True)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / ENDLESS))
 
 

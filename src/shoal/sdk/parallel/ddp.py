@@ -23,7 +23,8 @@ class DataParallel(NoParallel):
         """`options`: more arguments of DistributedDataParallel."""
         super().__init__(device)
         self.data_rank, self.data_world, self._rank = rank, world_size, rank
-        self._options = dict(options or {})
+        # Gradients live in the memory they are exchanged from: neither allocated nor copied again in every step.
+        self._options = {"gradient_as_bucket_view": True, **(options or {})}
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if isinstance(model, DistributedDataParallel):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import inspect
 from importlib import import_module
 from typing import Any
 
@@ -10,8 +12,15 @@ from shoal.core.errors import UsageError
 
 
 def make_optimizer(name: str, model: Any, *, lr: float, weight_decay: float) -> Any:
-    """A class of torch.optim, or LAMB, over the model's parameters in two groups: biases and norms do not decay."""
-    return find_optimizer(name)(decay_groups(model, weight_decay), lr=lr)
+    """A class of torch.optim, or LAMB, over the model's parameters in two groups: biases and norms do not decay.
+
+    Fused where there is such a thing: one pass over the memory instead of ten, on the CPU as on a GPU.
+    """
+    kind, groups = find_optimizer(name), decay_groups(model, weight_decay)
+    if "fused" in inspect.signature(kind).parameters:
+        with contextlib.suppress(RuntimeError):  # not for these parameters
+            return kind(groups, lr=lr, fused=True)
+    return kind(groups, lr=lr)
 
 
 def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
