@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from conftest import PHONE, WIDE
 from pages import pages, routes, settled
+from watched import PHONE, WIDE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -3,8 +3,8 @@
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from conftest import PHONE, WIDE
 from pages import pages, settled
+from watched import PHONE, WIDE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
 from hands import drop
 from playwright.sync_api import expect
+from watched import Watched
 
 from shoal.testing.live import LiveServer
 
@@ -58,8 +59,6 @@ def base(shared):
 @pytest.fixture(scope="module")
 def person(chromium, shots, shared, base):
     """One browser through the whole file: the story goes on from test to test."""
-    from conftest import Watched
-
     watched = Watched(chromium, shots)
     yield watched
     watched.context.close()
@@ -175,8 +174,6 @@ def test_5_clone_it_and_compare_the_two(page, base):
 
 
 def test_6_share_it_as_a_file_that_opens_without_a_network(page, person, base, chromium, shots, tmp_path):
-    from conftest import Watched
-
     page.goto(f"{base}/w/team/jobs/quick")
     with page.expect_download() as download:
         page.get_by_role("link", name="Share").click()

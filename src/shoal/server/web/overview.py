@@ -106,7 +106,9 @@ def some(ctx: Context, principal: Principal, job_ids: Collection[str]) -> dict[s
 def queue(ctx: Context, principal: Principal) -> list[PlacedJob]:
     """Queued jobs in the order they will be looked at, each with why it waits."""
     waiting = _mine(principal).where(Job.state == JobState.QUEUED.value)
-    return _jobs(ctx, waiting.order_by(Job.priority.desc(), Job.id).limit(200))
+    found = _jobs(ctx, waiting.order_by(Job.priority.desc(), Job.id).limit(200))
+    places = {job: place for place, job in enumerate(ctx.live.waiting)}
+    return sorted(found, key=lambda placed: places.get(placed.job.id, len(places)))
 
 
 def pool(ctx: Context, principal: Principal) -> PoolView:
