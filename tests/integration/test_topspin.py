@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -105,10 +106,14 @@ def test_the_printed_example_in_debug_mode_is_killed_stopped_restored_and_draws_
     param = printed / SCRIPTS / "param.py"
     tag = '"nlp_example.intent_dection"'
     param.write_text(param.read_text().replace(tag, f"{tag}, restore_training_from_path_work='{root}'"))
-    process = start(printed, f"{SCRIPTS}/train.py")
     log = root / "log/log.rank_0"
-    wait_for(lambda: "batch_id: 9," in log.read_text(), process)
+    before = len(log.read_text())
+    process = start(printed, f"{SCRIPTS}/train.py")
+    wait_for(lambda: "batch_id: " in log.read_text()[before:], process)
+    # Stopped meanwhile: it would be done before another Python has even started.
+    process.send_signal(signal.SIGSTOP)
     run(printed, "-m", "palframe.pytorch.estimator4.stopper", str(root))
+    process.send_signal(signal.SIGCONT)
     told, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and "Training is stopped; it can be restored." in told
     assert (meta / "TRAIN.STOPPED").exists() and result(meta)["seen"] < 500

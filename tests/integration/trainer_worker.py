@@ -75,6 +75,7 @@ class LongStep(Fit):
 
 class Slow(Fit):
     def on_step(self, figures):
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"at{RANK}").write_text(str(self.state.steps))
         time.sleep(0.05)
 

@@ -203,7 +203,8 @@ def test_progress_and_system_samples_are_reported(gang: Callable[..., Gang]) -> 
     seen = [b.progress for _, b in job.server.beats[0] if b.progress]
     assert len({p.step for p in seen}) >= 3 and seen[-1].step == seen[-1].total == 70
     assert any(p.eta_s and 0 < p.eta_s < 60 for p in seen)
-    (sample, *_) = job.server.records[(0, "system")]
+    surroundings, sample, *_ = job.server.records[(0, "system")]
+    assert surroundings["env"]["python"] and surroundings["env"]["packages"]
     assert sample["rss"] > 1 << 20 and sample["procs"] >= 2 and sample["ram_total"] > sample["ram"]
 
 
