@@ -16,7 +16,7 @@ from shoal.server.web.nav import job_path, workspace_path
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/w/{workspace}")
-_PAGE = 100
+_PAGE = 50
 
 
 @router.get("/jobs")
