@@ -15,7 +15,6 @@ class Totals(NamedTuple):
     samples: int
     loss: float
     """Mean per sample, or of the mini-batches' means where each of them counts the same."""
-    wants_stop: bool
 
 
 class Tally:
@@ -41,15 +40,15 @@ class Tally:
         for name, value in figures.items():
             self._figures[name] = self._figures.get(name, 0.0) + weight * float(value)
 
-    def over_all(self, group: Any, world_size: int, *, wants_stop: bool) -> Totals:
+    def over_all(self, group: Any, world_size: int) -> Totals:
         """Collective: one small message."""
-        told = [self._weight, self._loss, float(self.samples), float(wants_stop)]
+        told = [self._weight, self._loss, float(self.samples)]
         if world_size > 1:
             message = torch.tensor(told, dtype=torch.float64)
             torch.distributed.all_reduce(message, group=group)
             told = message.tolist()
-        weight, loss, samples, stops = told
-        return Totals(round(samples), loss / (weight or 1.0), stops > 0)
+        weight, loss, samples = told
+        return Totals(round(samples), loss / (weight or 1.0))
 
 
 class Gradient:
@@ -76,11 +75,11 @@ class Gradient:
             torch._foreach_mul_(gradients, factor)
 
 
-def all_have_data(has: bool, group: Any, world_size: int) -> bool:
-    """Collective. Whether no worker has run out."""
+def all_agree(yes: bool, group: Any, world_size: int) -> bool:
+    """Collective. Whether every worker says yes."""
     if world_size == 1:
-        return has
-    message = torch.tensor([has], dtype=torch.int32)
+        return yes
+    message = torch.tensor([yes], dtype=torch.int32)
     torch.distributed.all_reduce(message, op=torch.distributed.ReduceOp.MIN, group=group)
     return bool(message.item())
 

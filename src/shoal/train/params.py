@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from shoal.core.errors import UsageError
+from shoal.core.grid import axes
 from shoal.train.typed import fits, name_of
 
 
@@ -131,14 +132,7 @@ class Params:
 
     def variants(self) -> Iterator[Self]:
         """One after the other without any Range: all combinations, the first field changing slowest; groups fastest."""
-        ranges = self.ranges
-        groups: dict[str, dict[str, list[Any]]] = {}
-        for name, found in ranges.items():
-            if found.group is not None:
-                groups.setdefault(found.group, {})[name] = found.values
-        axes = [[{name: v} for v in found.values] for name, found in ranges.items() if found.group is None]
-        axes += [_zipped(group, columns) for group, columns in groups.items()]
-        for chosen in itertools.product(*axes):
+        for chosen in itertools.product(*axes((name, r.values, r.group) for name, r in self.ranges.items())):
             yield self.replace(**{name: value for part in chosen for name, value in part.items()})
 
     def replace(self, **changes: Any) -> Self:
@@ -178,14 +172,6 @@ class Params:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self.fields())})"
-
-
-def _zipped(group: str, columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-        raise UsageError(f"the ranges of group {group!r} go hand in hand, but {told} values")
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from shoal.train import schedule, validate
 from shoal.train.batch import read_result, to_device
 from shoal.train.bug import Capsules, NonFiniteLoss
 from shoal.train.ema import Ema
-from shoal.train.gradients import Gradient, Tally, Totals, all_have_data, sample_count
+from shoal.train.gradients import Gradient, Tally, Totals, all_agree, sample_count
 from shoal.train.model import load_weights
 from shoal.train.optim import make_optimizer
 from shoal.train.params import Params
@@ -162,6 +162,7 @@ class Trainer:
         self._gradient = Gradient(by_sample=by_sample, world_size=run.parallel.data_world)
         self._evaluation_data = self.evaluation_data()
         self._target = self.target_samples()
+        self._asked_after = 0
         self._ratio = schedule.make(params, target=self._target, epoch_samples=lambda: self._source.epoch_samples)
         self._gap = params.eval_every_samples or (self._source.epoch_samples if self._evaluates else 0)
         self._capsules = Capsules(run.output_dir / "bug", run.rank)
@@ -170,34 +171,44 @@ class Trainer:
         self._voice.begin(self._plain, self.state)
 
     def _train(self, pieces: Iterator[Piece]) -> Outcome:
-        stops = False
         with torch.autograd.set_detect_anomaly(self.params.detect_anomaly):
             self.model.train()
-            while not (reason := self._is_over(stops)):
+            while not (reason := self._is_over()):
                 self.optimizer.zero_grad()
                 tally = self._gather_gradient(pieces)
                 if tally is None:
                     reason = "stopped" if self.run.should_stop else "out_of_data"
                     break
-                totals = tally.over_all(self._group, self.run.world_size, wants_stop=self.early_stop(self.state))
+                totals = tally.over_all(self._group, self.run.world_size)
                 self._update(totals, tally.pieces)
                 self._tell(totals, tally)
-                stops = totals.wants_stop
                 if self._is_evaluation_due(1.0):
                     self._evaluate()
-                    stops = stops or any(self._board.gather(bool(self.early_stop(self.state))))
         if reason != "stopped" and self._is_evaluation_due(_LAST_GAP):
             self._evaluate()
         return Outcome(reason, self.state.steps, self.state.seen, self.state.best)
 
-    def _is_over(self, stops: bool) -> str:
+    def _is_over(self) -> str:
         """Why, or nothing."""
         steps = self.params.max_steps
         if self.state.seen >= self._target or (steps and self.state.steps >= steps):
             return "finished"
         if self.run.should_stop:
             return "stopped"
-        return "early_stop" if stops else ""
+        return "early_stop" if self._stops_early() else ""
+
+    def _stops_early(self) -> bool:
+        """Asked once after every step."""
+        if self.state.steps == self._asked_after:
+            return False
+        self._asked_after = self.state.steps
+        stops = bool(self.early_stop(self.state))
+        return not all_agree(not stops, self._group, self.run.world_size) if self._may_differ else stops
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether early_stop may look at more than the state, which is the same on every worker."""
+        return type(self).early_stop is not Trainer.early_stop
 
     def _gather_gradient(self, pieces: Iterator[Piece]) -> Tally | None:
         """Of all mini-batches of a step; None if there is not enough data, on this worker or another."""
@@ -205,7 +216,7 @@ class Trainer:
         while True:
             with self._watch.loading():
                 piece = next(pieces, None)
-            if self._source.may_end_early and not all_have_data(piece is not None, self._group, self.run.world_size):
+            if self._source.may_end_early and not all_agree(piece is not None, self._group, self.run.world_size):
                 return None
             if piece is None:
                 return None

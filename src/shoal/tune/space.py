@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from shoal.core.errors import UsageError
+from shoal.core.grid import Column, axes
 from shoal.core.sweeps import Axis, Between, Choice, Params
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -81,18 +82,12 @@ def arguments(params: Params) -> list[str]:
 
 
 def _axes(space: Mapping[str, Axis]) -> list[list[Params]]:
-    single: list[list[Params]] = []
-    groups: dict[str, list[Params]] = {}
+    columns: list[Column] = []
     for name, axis in space.items():
         if isinstance(axis, Between):
             raise UsageError(f"{name} is a range, which cannot be counted through")
-        if axis.group is None:
-            single.append([{name: value} for value in axis.values])
-        else:
-            rows = groups.setdefault(axis.group, [{} for _ in axis.values])
-            for row, value in zip(rows, axis.values, strict=True):
-                row[name] = value
-    return [*single, *groups.values()]
+        columns.append((name, axis.values, axis.group))
+    return axes(columns)
 
 
 def _between(parts: list[str]) -> Between:

@@ -76,13 +76,13 @@ def test_secrets_people_and_paths_stay_behind(browser, ctx, anna):
         ctx, anna, entry=["train.py", "--password", "pw-planted", "planted-secret-value"],
         env={"HF_TOKEN": "hf-planted", "PLAIN": "planted-secret-value"}, secrets={"HUB_TOKEN": "hub"},
         files={"train.py": b"key = 'planted-secret-value'\n", "planted-secret-value.py": b"1\n"},
-        origin={"kind": "folder", "path": "/home/anna/project", "url": "https://anna:pw-planted@git.example.org/x"},
+        origin={"kind": "folder", "path": "/srv/anna/project", "url": "https://anna:pw-planted@git.example.org/x"},
     )  # fmt: skip
     run.config(api_key="ak-planted", note="planted-secret-value").log("token planted-secret-value")
     run.steps(0, 1, **{"planted-secret-value": lambda i: i}).show("planted-secret-value", PNG)
     run.become("starting", "running", "failed", reason="bad planted-secret-value")
     page = shared(browser).text
-    for planted in ("planted-secret-value", "pw-planted", "hf-planted", "ak-planted", "/home/anna", "anna@example.org"):
+    for planted in ("planted-secret-value", "pw-planted", "hf-planted", "ak-planted", "/srv/anna", "anna@example.org"):
         assert planted not in page, planted
     assert "HUB_TOKEN" in page and "git.example.org" in page
 

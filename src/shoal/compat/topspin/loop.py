@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from shoal.compat.topspin.batches import as_call, as_result
 from shoal.compat.topspin.param import ParamBase
 from shoal.sdk.saving.rng import keep_cpu
-from shoal.train.gradients import all_have_data
 from shoal.train.params import Params
 from shoal.train.state import State
 from shoal.train.trainer import Outcome, Trainer
@@ -20,6 +19,7 @@ class Owner(Protocol):
 
     _param: ParamBase
     _device: Any
+
     _may_stop_early: bool
 
     def train_one_batch(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -37,8 +37,6 @@ class Loop(Trainer):
 
     def __init__(self, owner: Owner, model: Any, optimizer: Any):
         self._owner = owner
-        self._asked_after = 0
-        """Steps. Nobody was ever asked before there was a loss to look at."""
         super().__init__(native_params(owner._param), model, optimizer)
 
     def run_options(self) -> dict[str, Any]:
@@ -71,16 +69,11 @@ class Loop(Trainer):
         return self._owner._training_data()
 
     def early_stop(self, state: State) -> bool:
-        """Asked elsewhere: TopSpin's users are asked right after a step, before another one is begun."""
-        return False
+        return self._may_differ and self._owner._wants_stop(state)
 
-    def _is_over(self, stops: bool) -> str:
-        reason = super()._is_over(stops)
-        if reason or not self._owner._may_stop_early or self.state.steps == self._asked_after:
-            return reason
-        self._asked_after = self.state.steps
-        goes_on = not self._owner._wants_stop(self.state)
-        return "" if all_have_data(goes_on, self._group, self.run.world_size) else "early_stop"
+    @property
+    def _may_differ(self) -> bool:
+        return self._owner._may_stop_early
 
     def on_start(self) -> None:
         self._owner._on_start()

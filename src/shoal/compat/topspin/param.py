@@ -16,6 +16,7 @@ from shoal.compat.topspin import seeds
 from shoal.compat.topspin.attributes import Alias, Choice, OnGpu, PathWork, TrueGradient
 from shoal.compat.topspin.logs import Logger, get_log_time
 from shoal.core.errors import UsageError
+from shoal.core.grid import axes
 from shoal.train.preflight import data_paths
 
 PARAM_FILE = "param_file"
@@ -156,10 +157,8 @@ class ParamBase(abc.ABC):
         if not ranges:
             yield self
             return
-        axes = [[{name: v} for v in r.values] for name, r in ranges.items() if not r.grouped_attribute]
-        if grouped := {name: r.values for name, r in ranges.items() if r.grouped_attribute}:
-            axes.append(_hand_in_hand(grouped))
-        for number, chosen in enumerate(itertools.product(*axes)):
+        columns = [(name, r.values, "grouped_attribute" if r.grouped_attribute else None) for name, r in ranges.items()]
+        for number, chosen in enumerate(itertools.product(*axes(columns))):
             variant = self._copied(f"{self.path_work}.automl_{number}")
             for part in chosen:
                 vars(variant).update(copy.deepcopy(part))
@@ -267,15 +266,6 @@ class ParamBase5(ParamBase):
         super()._set_defaults()
         self.use_gpu = True
         self.gpus = [0]
-
-
-def _hand_in_hand(grouped: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    if len({len(values) for values in grouped.values()}) > 1:
-        told = ", ".join(f"{name} has {len(values)}" for name, values in grouped.items())
-        raise UsageError(
-            f"grouped ranges go hand in hand, but {told} values", hint="give them the same number of values"
-        )
-    return [dict(zip(grouped, row, strict=True)) for row in zip(*grouped.values(), strict=True)]
 
 
 def _unused(path: str) -> str:

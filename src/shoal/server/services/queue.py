@@ -19,7 +19,7 @@ from shoal.server.models.people import Member, Workspace
 from shoal.server.policy import Access, Principal
 from shoal.server.scheduler.decide import decide
 from shoal.server.scheduler.explain import explain, forecast, likely_lengths
-from shoal.server.scheduler.model import QueuedJob, Snapshot
+from shoal.server.scheduler.model import Decision, QueuedJob, Snapshot
 from shoal.server.scheduler.order import ranked
 from shoal.server.scheduler.share import held_slots
 from shoal.server.scheduler.simulate import Played, play
@@ -122,14 +122,10 @@ def change(ctx: Context, access: Access, name_or_id: str, body: JobChange) -> Jo
 def simulate(ctx: Context, access: Access, wish: JobWish) -> WishView:
     """What would become of a job submitted now."""
     spec = JobSpec(name="wish", entry=["-"], source_id="-", **wish.model_dump())
-    jobs.refuse_impossible(ctx, spec)
-    with ctx.db.read() as session:
-        quotas.refuse_larger(session, access, spec)
-    before = look(ctx)
-    after = replace(before, queue=[*before.queue, _queued(before.now, access, wish)])
+    before, after = _with_wish(ctx, access, spec)
     decision = decide(after)
     told = forecast(after, _WISH)
-    starts_now = any(job_id == _WISH for job_id, _ in decision.starts)
+    starts_now = _starts(decision)
     preempts = [victim for victim, winner in decision.preempts.items() if winner == _WISH]
     with ctx.db.read() as session:
         names = _names(session, preempts, _workspaces(session, access.principal))
@@ -144,6 +140,25 @@ def simulate(ctx: Context, access: Access, wish: JobWish) -> WishView:
     )
 
 
+def waits_for(ctx: Context, access: Access, spec: JobSpec) -> str | None:
+    """What a job would wait for if it were submitted now; None if it would start. One decision, without a forecast."""
+    decision = decide(_with_wish(ctx, access, spec)[1])
+    return None if _starts(decision) else decision.waiting[_WISH]
+
+
+def _with_wish(ctx: Context, access: Access, spec: JobSpec) -> tuple[Snapshot, Snapshot]:
+    """The queue as it is, and with this job in it. CanNeverRun and the like if it would be refused."""
+    jobs.refuse_impossible(ctx, spec)
+    with ctx.db.read() as session:
+        quotas.refuse_larger(session, access, spec)
+    before = look(ctx)
+    return before, replace(before, queue=[*before.queue, _queued(before.now, access, spec)])
+
+
+def _starts(decision: Decision) -> bool:
+    return any(job_id == _WISH for job_id, _ in decision.starts)
+
+
 def _delays(before: Snapshot, after: Snapshot) -> int:
     plain, changed = _forward(before).starts, _forward(after).starts
     return sum(changed.get(job_id, float("inf")) > start + 1.0 for job_id, start in plain.items())
@@ -156,7 +171,7 @@ def _forward(seen: Snapshot) -> Played:
     return play(seen, likely_lengths(seen)[0], max_passes=passes)
 
 
-def _queued(now: float, access: Access, wish: JobWish) -> QueuedJob:
+def _queued(now: float, access: Access, wish: JobSpec) -> QueuedJob:
     return QueuedJob(
         job_id=_WISH,
         priority=wish.priority,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from shoal.core.datasets import DatasetStatus, DatasetView
-from shoal.core.errors import CanNeverRun, NotFound, ShoalError
-from shoal.core.jobs import CapacityView, JobSpec
+from shoal.core.errors import NotFound, ShoalError
+from shoal.core.jobs import JobSpec
 from shoal.core.schema import View
-from shoal.core.states import JobState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Job
 from shoal.server.policy import Access
-from shoal.server.services import checkpoints, datasets, find, git, jobs, machines, secrets
+from shoal.server.services import checkpoints, datasets, find, git, machines, queue, secrets
 from shoal.server.web.command import training_command, where_to_run
 from shoal.server.web.drafts import Draft, in_step, to_spec
 
@@ -111,7 +110,7 @@ def preview(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
     except ShoalError as error:
         problem = f"{error.message} {error.hint}" if error.hint else error.message
         return {"draft": draft, "preview": Preview(command=None, problem=problem, fit=None, fit_text="")}
-    fit, text = _fit(ctx, spec)
+    fit, text = _fit(ctx, access, spec)
     origin = _origin(ctx, access, draft.source_id)
     command = training_command(spec, workspace=access.workspace, source=origin)
     shown = Preview(command=command, problem=None, where=where_to_run(origin), fit=fit, fit_text=text)
@@ -132,32 +131,13 @@ def _origin(ctx: Context, access: Access, source_id: str) -> dict[str, Any]:
         return {}
 
 
-def _fit(ctx: Context, spec: JobSpec) -> tuple[Literal["now", "later", "never"], str]:
-    pool = machines.capacity(ctx)
+def _fit(ctx: Context, access: Access, spec: JobSpec) -> tuple[Literal["now", "later", "never"], str]:
+    """By the scheduler's own decision."""
     try:
-        jobs.refuse_impossible(ctx, spec)
-    except CanNeverRun as error:
+        waits_for = queue.waits_for(ctx, access, spec)
+    except ShoalError as error:
         return "never", error.message
-    need = f"{spec.min_nodes} × {spec.accels}" if spec.min_nodes > 1 else str(spec.accels)
-    total, free = _slots(pool)
-    usable = [m for m in pool.machines if m.state == "up" and m.name not in spec.exclude]
-    room = sum(max(0, m.slots_free) // spec.accels for m in usable)
-    if room < spec.min_nodes:
-        slots = "slot" if need == "1" else "slots"
-        return "later", f"It would wait: it needs {need} {slots}, and {free} of {total} are free."
-    if ahead := _ahead(ctx, spec.priority):
-        return "later", f"There is room, but {ahead} job{'s wait' if ahead > 1 else ' waits'} already."
-    return "now", f"It would start at once: {free} of {total} slots are free."
-
-
-def _slots(pool: CapacityView) -> tuple[int, int]:
-    return sum(m.slots_total for m in pool.machines), sum(max(0, m.slots_free) for m in pool.machines)
-
-
-def _ahead(ctx: Context, priority: int) -> int:
-    with ctx.db.read() as session:
-        queued = select(func.count()).where(Job.state == JobState.QUEUED.value, Job.priority >= priority)
-        return session.scalar(queued) or 0
+    return ("now", "It would start at once.") if waits_for is None else ("later", f"It would wait: {waits_for}.")
 
 
 def _datasets(found: list[DatasetView]) -> list[DatasetChoice]:

@@ -146,7 +146,7 @@ class Batches:
 
     def turns(self, epoch: int, done: Any) -> Iterator[Turn]:
         """What is left of an epoch of which so much is done, on this rank."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs a turns(epoch, done)")
 
     def _none_done(self) -> Any:
         return 0
