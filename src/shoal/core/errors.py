@@ -48,6 +48,8 @@ class ShoalError(Exception):
         """The next thing to do, best a command to run."""
         self.details = details or {}
         super().__init__(self.message)
+        if hint:
+            self.add_note(hint)  # shown below the message in a traceback
 
     def to_wire(self) -> dict[str, Any]:
         return {"error": {"code": self.code, "message": self.message, "hint": self.hint, "details": self.details}}

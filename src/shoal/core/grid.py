@@ -27,7 +27,8 @@ def _together(group: str, members: list[tuple[str, Sequence[Any]]]) -> list[dict
     if len({len(values) for _, values in members}) > 1:
         told = ", ".join(f"{name} has {len(values)}" for name, values in members)
         raise UsageError(
-            f"the ranges of group {group!r} go hand in hand, but {told} values", hint="give them the same number of values"
+            f"the ranges of group {group!r} go hand in hand, but {told} values",
+            hint="give them the same number of values",
         )
     names = [name for name, _ in members]
     return [dict(zip(names, row, strict=True)) for row in zip(*(values for _, values in members), strict=True)]
