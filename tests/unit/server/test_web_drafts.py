@@ -3,10 +3,12 @@
 import shlex
 
 import pytest
+from sqlalchemy import update
 from web_browser import Browser
 from web_drafts import HTMX, NEW, TwoMachines, fill, form_of, full_spec, preview
 
 from shoal.core.jobs import JobSpec
+from shoal.server.models.jobs import Job
 from shoal.server.services import jobs
 from shoal.server.web.command import training_command
 from shoal.server.web.drafts import Draft, from_job, to_spec
@@ -104,13 +106,18 @@ def test_rows_and_line_follow_each_other(browser):
 
 
 def test_the_page_says_whether_there_is_room_now(browser, ctx, anna):
-    assert "start at once: 4 of 4 slots are free" in preview(browser, accels="4")
+    assert "It would start at once" in preview(browser, accels="4")
     assert "can never run here" in preview(browser, accels="5")
-    add_node(ctx, add_job(ctx, anna))
-    assert "it needs 4 slots, and 3 of 4 are free" in preview(browser, accels="4")
-    assert "it needs 2 × 2 slots, and 3 of 4 are free" in preview(browser, min_nodes="2", accels="2")
-    assert "There is room, but 1 job waits already" in preview(browser)
-    assert "start at once" in preview(browser, priority="1")
+    running = add_job(ctx, anna)
+    add_node(ctx, running)
+    ctx.db.write(lambda s: s.execute(update(Job).values(state="running")))
+    assert "needs 4 slots, 3 free now" in preview(browser, accels="4")
+    assert "needs 2 × 2 slots, 3 free now" in preview(browser, min_nodes="2", accels="2")
+    jobs.submit(
+        ctx, anna.access(), JobSpec(name="large", entry=["train.py"], source_id=add_source(ctx, anna), accels=4)
+    )
+    assert "It would wait" in preview(browser, accels="3")
+    assert "It would start at once" in preview(browser, accels="3", priority="1")
     assert "3 of 4 cpu slots" in browser.get(f"{NEW}?part=free", headers=HTMX).text
 
 
