@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from shoal.core.durations import ago, duration
+
+__all__ = ["STATUS_STYLES", "ago", "bar", "clean", "clean_log", "duration", "plural", "size", "timestamp"]
+
 STATUS_STYLES = {
     "queued": "yellow",
     "starting": "cyan",
@@ -23,34 +27,6 @@ STATUS_STYLES = {
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Colours (CSI … m) may pass; whatever else moves the cursor, sets titles or clears the screen may not.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:]*(?P<colour>m)|\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|.)?")
-
-
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds < 0:
-        return "0 s"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    for unit, size, below, part in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86_400, "h", 3600)):
-        if whole < size * {"min": 60, "h": 24}.get(unit, 10**9):
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
-    raise AssertionError(seconds)
-
-
-def ago(moment: datetime, now: datetime | None = None) -> str:
-    """`just now`, `40 s ago`, `3 min ago`, `2 h ago`, `5 days ago`, then the date."""
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
-    if seconds < -5:
-        return f"in {_coarse(-seconds)}"
-    if seconds < 5:
-        return "just now"
-    if seconds >= 30 * 86_400:
-        return f"{moment:%Y-%m-%d}"
-    return f"{_coarse(seconds)} ago"
 
 
 def timestamp(moment: datetime) -> str:
@@ -87,11 +63,3 @@ def clean_log(text: str) -> str:
         return _CONTROL.sub("", text)
     kept = _ESCAPE.sub(lambda m: m.group().replace("\x1b", "\ue000") if m["colour"] else "", text)
     return _CONTROL.sub("", kept).replace("\ue000", "\x1b") + "\x1b[0m"
-
-
-def _coarse(seconds: float) -> str:
-    for unit, length in (("day", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return plural(count, unit) if unit == "day" else f"{count} {unit}"
-    return f"{int(seconds)} s"

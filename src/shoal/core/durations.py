@@ -1,8 +1,10 @@
-"""Lengths of time as people type them, and back."""
+"""Lengths of time as people type them, and as they are shown to people."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from itertools import pairwise
 
 from shoal.core.errors import UsageError
 
@@ -10,6 +12,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|d|w)?")
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _COMPOUND = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:sec|min|s|m|h|d|w)\s*)+")
 _LONGEST_S = 3650 * 86_400
+_LONG_AGO_S = 30 * 86_400
+_STEPS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse_duration(text: str, option: str) -> float:
@@ -30,3 +34,31 @@ def short_duration(seconds: int) -> str:
     """In the largest unit that holds it exactly: 28800 is `8h`, 90 is `90s`."""
     unit = next(u for u in ("d", "h", "m", "s") if seconds % _UNITS[u] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for (unit, size), (below, part) in pairwise(_STEPS):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """`just now`, `40 s ago`, `in 3 min`, `2 h ago`, `5 days ago`, then the date."""
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    if seconds < -5:
+        return f"in {_coarse(-seconds)}"
+    if seconds < 5:
+        return "just now"
+    return f"{_coarse(seconds)} ago" if seconds < _LONG_AGO_S else moment.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+def _coarse(seconds: float) -> str:
+    unit, size = next((step for step in _STEPS if seconds >= step[1]), _STEPS[-1])
+    count = int(seconds // size)
+    return f"{count} day{'s' if count > 1 else ''}" if unit == "d" else f"{count} {unit}"

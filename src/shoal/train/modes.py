@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from shoal.core.durations import duration
 from shoal.core.errors import CanNeverRun, UsageError
 from shoal.train.gangs import Gang, Result, Task, wait_for_news
 from shoal.train.preflight import Needs, Place, Ready, check
@@ -60,18 +61,6 @@ def environment(ready: Ready, *, task: Task, needs: Needs, slots: Sequence[int])
     if ready.interface:
         env |= {"GLOO_SOCKET_IFNAME": ready.interface, "NCCL_SOCKET_IFNAME": ready.interface}
     return {**env, **task.env_at(ready, slots)}
-
-
-def readable(seconds: float) -> str:
-    """As people say it: 2 h 5 m, 3.4 s."""
-    minutes, rest = divmod(max(0.0, seconds), 60)
-    hours, minutes = divmod(int(minutes), 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} m"
-    return f"{minutes} m {rest:.0f} s" if minutes else f"{rest:.1f} s"
 
 
 @dataclass(slots=True)
@@ -140,8 +129,8 @@ class _Pool:
         reason = "" if result.reason is None else f": {result.reason} (see {running.gang.task.logs})"
         self._desk.tell(
             f"Task[{running.number}] '{running.gang.task.name}' {words[result.status]}{reason}{score}, "
-            f"taking {readable(result.seconds)}, remaining {left} tasks, "
-            f"remaining time: {readable(0 if self._stopping else per_task * left)}"
+            f"taking {duration(result.seconds)}, remaining {left} tasks, "
+            f"remaining time: {duration(0 if self._stopping else per_task * left)}"
         )
 
     def _stop(self) -> None:

@@ -16,7 +16,7 @@ NOW = datetime(2025, 1, 31, 12, 0, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-1, "0 s"),
+        (-1, "0.0 s"),
         (0.04, "0.0 s"),
         (2.34, "2.3 s"),
         (9.97, "10 s"),

@@ -6,11 +6,11 @@ import json
 from datetime import datetime
 from typing import Any
 
+from shoal.core import durations
+from shoal.core.durations import ago
 from shoal.core.schema import utcnow as now
 
 __all__ = ["ago", "clock", "compact", "duration", "filesize", "iso", "now", "number", "plural"]
-
-_STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def iso(moment: datetime) -> str:
@@ -21,26 +21,8 @@ def clock(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def ago(moment: datetime) -> str:
-    """The browser keeps it up to date (app.js)."""
-    seconds = (now() - moment).total_seconds()
-    if seconds < 5:
-        return "just now"
-    return f"{_coarse(seconds)} ago" if seconds < 30 * 86_400 else f"{moment:%Y-%m-%d}"
-
-
 def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = round(seconds)
-    for at, (unit, size) in enumerate(_STEPS[:-1]):
-        if whole >= size:
-            below, part = _STEPS[at + 1]
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
-    return f"{whole} s"
+    return "–" if seconds is None else durations.duration(seconds)
 
 
 def filesize(count: int | float) -> str:
@@ -72,11 +54,3 @@ def compact(value: Any) -> str:
 
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def _coarse(seconds: float) -> str:
-    for unit, size in _STEPS:
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} day{'s' if count > 1 else ''}" if unit == "d" else f"{count} {unit}"
-    return "0 s"
