@@ -102,7 +102,7 @@ class Node:
         keeper = self._start_keeper()
         self._start_reports(keeper)
         self._watch(watch, keeper)
-        keeper.finish(all_well=watch.complete and all(e.code == 0 for e in watch.exits))
+        keeper.finish(all_well=watch.complete and not watch.lost_one)
         return self._judge(watch)
 
     def _prepare(self) -> None:
@@ -202,7 +202,7 @@ class Node:
         """Until all workers have ended or were killed, and nothing of them is left."""
         while True:
             watch.exits += self._workers.events()
-            if any(e.code != 0 for e in watch.exits):
+            if watch.lost_one:
                 keeper.worker_failed()
             action = watch.next_action(
                 time.monotonic(), stop_grace_s=self._orders.stop_grace_s, fenced=self._orders.fenced

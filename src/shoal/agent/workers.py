@@ -28,6 +28,8 @@ FAILURE_GRACE_S = 1.5
 _SETTLE_S = 0.2
 """After a plain exit, wait so long for news of a peer that was killed and caused it."""
 _KILL_PATIENCE_S = 2.0
+_OBEYED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+"""What programs that handle a signal exit with."""
 # Run as compiled a moment ago, where that could be kept: compiling it again takes as long as all it does.
 _INNER = next(p for p in (getattr(inner, "__cached__", None), inner.__file__) if p and Path(p).is_file())
 
@@ -189,6 +191,11 @@ class Watch:
     @property
     def done(self) -> bool:
         return self.complete or self.killed_at is not None
+
+    @property
+    def lost_one(self) -> bool:
+        """One ended in error, maybe in the middle of writing. Not one that obeyed our signal and left by itself."""
+        return any(e.code and not (self.termed_at and e.at >= self.termed_at and e.code in _OBEYED) for e in self.exits)
 
     @property
     def failure(self) -> Exit | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shoal.agent.reasons import Exit
 from shoal.agent.workers import FAILURE_GRACE_S, Action, Watch
 
@@ -62,3 +64,17 @@ def test_ending_in_time_after_a_stop_needs_no_kill() -> None:
     decide(watch, 0.0, stop=5.0)
     watch.exits = [Exit(0, -15, 0.1)]
     assert watch.done and watch.killed_at is None and watch.failure is None
+
+
+@pytest.mark.parametrize(("code", "lost"), [(0, False), (143, False), (130, False), (1, True), (-15, True), (-9, True)])
+def test_a_worker_that_obeys_and_leaves_by_itself_is_not_lost(code: int, lost: bool) -> None:
+    watch = Watch(1)
+    assert decide(watch, 10.0, stop=5.0) is Action.TERMINATE
+    watch.exits.append(Exit(0, code, 11.0))
+    assert watch.lost_one is lost
+
+
+def test_the_same_exit_without_our_signal_is_a_loss() -> None:
+    watch = Watch(1)
+    watch.exits.append(Exit(0, 143, 11.0))
+    assert watch.lost_one
