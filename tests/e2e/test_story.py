@@ -88,12 +88,13 @@ def start(page, name, lr, steps):
     expect(page).to_have_url(re.compile(f"/w/team/jobs/{name}$"))
 
 
-def test_1_sign_up_and_make_a_workspace(page, base):
+def test_1_sign_up_and_make_a_workspace(page, base, shared):
     page.goto(f"{base}/")
     expect(page).to_have_url(re.compile("/sign-in"))
     page.get_by_role("link", name="Sign up").click()
     page.get_by_label("E-mail").fill(MAIL)
     page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_label("Setup code").fill(shared.layout.setup_code.read_text().strip())
     page.get_by_role("button", name="Make an account").click()
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
     page.get_by_role("link", name="Workspaces").click()

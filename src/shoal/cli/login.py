@@ -55,12 +55,15 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
     out.show({"url": url, "user": user}, lambda: out.say(f"Signed in to {url} as {user.email}."))
 
 
-def signup(*, email: str | None = None, name: str = "", password_stdin: bool = False) -> None:
+def signup(
+    *, email: str | None = None, name: str = "", password_stdin: bool = False, setup_code: str | None = None
+) -> None:
     """Make an account on a server and sign in to it.
 
     A server takes sign-ups if its settings allow them; the first account of
-    a shared server is its admin. An admin makes accounts for others in the
-    same way, and stays signed in as themselves.
+    a shared server is its admin, and needs the setup code that
+    `shoal server status` shows there. An admin makes accounts for others in
+    the same way, and stays signed in as themselves.
 
     For example:
 
@@ -74,6 +77,8 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
         How others see them.
     password_stdin
         Read the password (at least 10 characters) from stdin instead of asking.
+    setup_code
+        For a server's first account; on the server's own machine it is found by itself.
     """
     from shoal.client.config import find_target
 
@@ -83,7 +88,7 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
     layout = Layout()
     key = find_target(layout, url=url).key or local_key(layout, url)
     with _client(url, key) as client:
-        signed_up = client.auth.sign_up(email, password, name)
+        signed_up = client.auth.sign_up(email, password, name, setup_code=setup_code or _setup_code(layout, url))
     user = signed_up.user
     if key is None:
         _keep_key(url, signed_up)
@@ -93,6 +98,16 @@ def signup(*, email: str | None = None, name: str = "", password_stdin: bool = F
             client.auth.sign_out()
         told = f"Made an account for {user.email}. They sign in with: {out.prog} login --url {url} --email {user.email}"
     out.show({"url": url, "user": user}, lambda: out.say(told))
+
+
+def _setup_code(layout: Layout, url: str) -> str:
+    """Of the server of this data directory, if that is the one."""
+    from shoal.client.local import running_server
+
+    record = running_server(layout)
+    if record is None or record.url.rstrip("/") != url.rstrip("/") or not layout.setup_code.exists():
+        return ""
+    return layout.setup_code.read_text().strip()
 
 
 def logout() -> None:

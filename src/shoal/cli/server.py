@@ -83,6 +83,7 @@ def status() -> int:
         ("Version", facts["version"]),
         ("Data", facts["home"]),
         ("Log", facts["log"]),
+        *([("Setup code", facts["setup_code"])] if facts["setup_code"] else []),
     ]
     out.show(facts, lambda: out.fields(pairs))
     return 0 if facts["running"] else Unreachable.exit_code
@@ -156,20 +157,22 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
     """
     layout = Layout()
     started = _start(layout, host, port, slots)
+    facts = _facts(layout)
 
     def tell() -> None:
         out.line(started.record.url)
         out.say(f"The server is {'up' if started.is_new else 'already up'}.")
         if not started.record.private:
             out.say("It is open to the network, so it has accounts. The first one is its admin:")
-            out.say(f"  {out.prog} signup --url {started.record.url}")
+            code = f" --setup-code {facts['setup_code']}" if facts["setup_code"] else ""
+            out.say(f"  {out.prog} signup --url {started.record.url}{code}")
         else:
             out.say("Commands on this machine find it by themselves. For other programs:")
             out.say(f"  export SHOAL_URL={started.record.url}")
             out.say(f"  export SHOAL_API_KEY=$(cat {layout.owner_key})")
         out.say(f"Stop it with: {out.prog} down")
 
-    out.show(_facts(layout), tell)
+    out.show(facts, tell)
 
 
 def down() -> None:
@@ -217,4 +220,11 @@ def _facts(layout: Layout) -> dict[str, Any]:
     if record is not None:
         version = (health_of(record.url) or {}).get("version")
         facts.update(url=record.url, pid=record.pid, version=version, private=record.private)
-    return {**facts, "home": str(layout.root), "log": str(layout.server_log), "owner_key": str(layout.owner_key)}
+    code = layout.setup_code.read_text().strip() if layout.setup_code.exists() else None
+    return {
+        **facts,
+        "home": str(layout.root),
+        "log": str(layout.server_log),
+        "owner_key": str(layout.owner_key),
+        "setup_code": code,
+    }

@@ -7,8 +7,9 @@ from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp, UserV
 
 
 class Auth(Noun):
-    def sign_up(self, email: str, password: str, name: str = "") -> SessionView:
-        return self._http.call(SessionView, "POST", "/auth/sign-up", SignUp(email=email, password=password, name=name))
+    def sign_up(self, email: str, password: str, name: str = "", *, setup_code: str = "") -> SessionView:
+        body = SignUp(email=email, password=password, name=name, setup_code=setup_code)
+        return self._http.call(SessionView, "POST", "/auth/sign-up", body)
 
     def sign_in(self, email: str, password: str) -> SessionView:
         return self._http.call(SessionView, "POST", "/auth/sign-in", SignIn(email=email, password=password))

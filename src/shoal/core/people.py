@@ -43,6 +43,8 @@ class SignUp(Schema):
     email: str = Field(max_length=254)
     password: str = Field(min_length=10, max_length=1024)
     name: str = Field(default="", max_length=100)
+    setup_code: str = Field(default="", max_length=100)
+    """For the first account of a shared server, which is its admin's: as `shoal server status` shows it on that machine."""
 
     @field_validator("email")
     @classmethod

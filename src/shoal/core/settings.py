@@ -66,6 +66,11 @@ class Layout:
         return self.server_dir / "owner.key"
 
     @property
+    def setup_code(self) -> Path:
+        """What a shared server's first account is made with, mode 0600; gone once there is one."""
+        return self.server_dir / "setup.code"
+
+    @property
     def secret_key(self) -> Path:
         """Key that secrets are encrypted with, mode 0600."""
         return self.server_dir / "secret.key"
@@ -132,6 +137,16 @@ class ServerSettings:
     """Hours a job of a workspace with nothing running waits at most before it is next, whatever the priorities."""
     queue_preempt: bool = True
     """Whether a job may make jobs of lower priority save, end and wait, when there is too little room for it."""
+    currency: str = "EUR"
+    """What prices are in, as three capital letters."""
+    price_cpu: float = 0.0
+    """Price of a CPU slot for an hour. A change of prices holds for attempts that start later."""
+    price_cuda: float = 0.0
+    """Price of an NVIDIA GPU for an hour."""
+    price_rocm: float = 0.0
+    """Price of an AMD GPU for an hour."""
+    price_xpu: float = 0.0
+    """Price of an Intel GPU for an hour."""
 
     @classmethod
     def load(cls, layout: Layout, **overrides: Any) -> ServerSettings:

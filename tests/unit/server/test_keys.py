@@ -175,4 +175,5 @@ def test_a_shared_server_has_neither_owner_nor_file(ctx, stranger):
     ensure_owner(ctx)
     assert not ctx.layout.owner_key.exists()
     body = {"email": "x@example.org", "password": "long enough, this"}
+    body["setup_code"] = ctx.layout.setup_code.read_text().strip()
     assert stranger.post("/auth/sign-up", body).json()["user"]["is_admin"]

@@ -70,6 +70,24 @@ def test_an_open_server_takes_anyone_once(ctx):
     assert (again.status_code, code(again)) == (409, "name_taken")
 
 
+def test_the_first_account_of_a_shared_server_needs_its_setup_code(ctx, app, stranger):
+    ensure_owner(ctx)
+    file = ctx.layout.setup_code
+    assert file.stat().st_mode & 0o777 == 0o600
+    given = {"email": "first@example.org", "password": PASSWORD}
+    for wrong in ("", "0000000000000000"):
+        refused = stranger.post("/auth/sign-up", given | {"setup_code": wrong})
+        assert refused.status_code == 403 and "setup code" in refused.json()["error"]["message"]
+    before = file.read_text()
+    ensure_owner(ctx)
+    assert file.read_text() == before, "a restart does not change it"
+    made = stranger.post("/auth/sign-up", given | {"setup_code": before.strip()})
+    assert made.json()["user"]["is_admin"]
+    assert not file.exists()
+    ensure_owner(ctx)
+    assert not file.exists()
+
+
 def test_a_stale_key_in_the_header_does_not_keep_anyone_from_signing_up(app):
     assert sign_up(AppClient(app, "shoal_long-forgotten")).status_code == 201
 

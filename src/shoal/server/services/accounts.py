@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import secrets
 from pathlib import Path
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from shoal.core.errors import Forbidden
 from shoal.core.ids import new_id
 from shoal.core.people import ALL_SCOPES, Role
 from shoal.core.schema import utcnow
@@ -17,6 +20,7 @@ from shoal.server.models.people import ApiKey, Member, User, Workspace
 from shoal.server.policy import hash_token
 from shoal.server.services.keys import KEY_PREFIX, add_key, new_token
 
+logger = logging.getLogger(__name__)
 OWNER_EMAIL = "owner@localhost"
 OWNER_KEY_NAME = "owner-file"
 FIRST_WORKSPACE = "default"
@@ -44,11 +48,14 @@ def add_workspace(session: Session, *, owner_id: str, name: str) -> Workspace:
 def ensure_owner(ctx: Context) -> None:
     """See to it that a private server has its owner and a file with a key that works, and that others have neither.
 
-    The file does not open a server that listens to the network: there, its key is revoked.
+    The file does not open a server that listens to the network: there, its key is revoked, and the first account is made
+    with a code that only those who can read the server's files know.
     """
     if not ctx.private:
         ctx.db.write(_revoke_owner_key)
+        _ensure_setup_code(ctx)
         return
+    ctx.layout.setup_code.unlink(missing_ok=True)
     if _file_opens(ctx):
         return
     token = new_token(KEY_PREFIX)
@@ -63,6 +70,34 @@ def ensure_owner(ctx: Context) -> None:
     # The key first, the file second: dying in between leaves a key nobody knows, revoked at the next start.
     ctx.db.write(work)
     _write_private(ctx.layout.owner_key, token + "\n")
+
+
+def has_accounts(session: Session) -> bool:
+    """The owner of a once private server has no password and cannot sign in any more: does not count."""
+    return session.scalar(select(User.id).where(User.password_hash.is_not(None)).limit(1)) is not None
+
+
+def check_setup_code(ctx: Context, given: str) -> None:
+    try:
+        expected = ctx.layout.setup_code.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return
+    if not secrets.compare_digest(given.strip().encode(), expected.encode()):
+        raise Forbidden(
+            "The first account of this server is its admin's, and is made with the server's setup code.",
+            hint="See it on the server's machine with `shoal server status`, then: shoal signup --setup-code CODE",
+        )
+
+
+def _ensure_setup_code(ctx: Context) -> None:
+    with ctx.db.read() as session:
+        if has_accounts(session):
+            ctx.layout.setup_code.unlink(missing_ok=True)
+            return
+    if not ctx.layout.setup_code.exists():
+        _write_private(ctx.layout.setup_code, secrets.token_hex(8) + "\n")
+        code = ctx.layout.setup_code.read_text().strip()
+        logger.info("nobody has an account yet; the first one, its admin's, is made with the setup code %s", code)
 
 
 def _revoke_owner_key(session: Session) -> None:

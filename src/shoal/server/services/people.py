@@ -14,7 +14,7 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import Principal, hash_token
-from shoal.server.services.accounts import add_user
+from shoal.server.services.accounts import add_user, check_setup_code, has_accounts
 from shoal.server.services.keys import SESSION_PREFIX, new_token
 
 SESSION_LIFE = timedelta(days=30)
@@ -29,7 +29,8 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
     # Whether an e-mail is taken shows in the answer, so asking counts as a try.
     ctx.guards.tries.begin(email=f"sign-up of {body.email}", address=address)
     with ctx.db.read() as session:
-        _check_sign_up(ctx, session, body.email, caller)
+        if _check_sign_up(ctx, session, body.email, caller):
+            check_setup_code(ctx, body.setup_code)
     hashed = ctx.guards.passwords.hash(body.password)
 
     def work(session: Session) -> SessionView:
@@ -38,6 +39,8 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
         return start_session(session, user, program=program)
 
     view = ctx.db.write(work)
+    if view.user.is_admin:
+        ctx.layout.setup_code.unlink(missing_ok=True)
     ctx.guards.tries.forgive(email=f"sign-up of {body.email}", address=address)
     return view
 
@@ -114,9 +117,7 @@ def change_profile(ctx: Context, principal: Principal, body: ProfileChange) -> U
 
 def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal | None) -> bool:
     """Raise unless this account may be made now; True when it is the server's first."""
-    # The owner of a once private server has no password and cannot sign in any more: does not count.
-    with_password = select(User.id).where(User.password_hash.is_not(None)).limit(1)
-    is_first = not ctx.private and session.scalar(with_password) is None
+    is_first = not ctx.private and not has_accounts(session)
     by_admin = caller is not None and caller.is_admin and Scope.ADMIN in caller.scopes
     if not (is_first or by_admin or ctx.settings.sign_up):
         raise Forbidden("This server is not open for sign-up: ask an admin of it for an account.")

@@ -16,6 +16,7 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import ApiKey, SessionRow, User
 from shoal.server.policy import Principal, hash_token
+from shoal.server.services.accounts import has_accounts
 from shoal.server.services.people import SESSION_LIFE, start_session
 
 LINK_LIFE = timedelta(minutes=2)
@@ -58,8 +59,7 @@ def may_sign_up(ctx: Context) -> bool:
     if ctx.settings.sign_up:
         return True
     with ctx.db.read() as session:
-        somebody = session.scalar(select(User.id).where(User.password_hash.is_not(None)).limit(1))
-    return not ctx.private and somebody is None
+        return not ctx.private and not has_accounts(session)
 
 
 def has_password(ctx: Context, principal: Principal) -> bool:

@@ -44,21 +44,39 @@ def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address, program:
 @router.get("/sign-up", dependencies=[Anyone])
 def sign_up_page(ctx: Ctx, request: Request) -> Response:
     """The sign-up form, or why there is none."""
-    return bare_page(request, "sign_up.html", {"open": entry.may_sign_up(ctx), "error": None, "email": "", "name": ""})
+    return _sign_up_page(ctx, request, is_open=entry.may_sign_up(ctx))
 
 
 @router.post("/sign-up", dependencies=[Anyone])
 def sign_up(ctx: Ctx, request: Request, form: Fields, address: Address, program: Program) -> Response:
     """Make an account and start its first session."""
-    given = {name: form.get(name, "") for name in ("email", "password", "name")}
+    given = {name: form.get(name, "") for name in ("email", "password", "name", "setup_code")}
     try:
         session = people.sign_up(ctx, parse(SignUp, **given), caller=None, address=address, program=program)
     except ShoalError as error:
         if is_htmx(request):
             raise
-        data = {"open": True, "error": error.message, "email": given["email"], "name": given["name"]}
-        return bare_page(request, "sign_up.html", data, status=error.http_status)
+        return _sign_up_page(ctx, request, error=error, email=given["email"], name=given["name"])
     return _welcome(request, session, "/")
+
+
+def _sign_up_page(
+    ctx: Ctx,
+    request: Request,
+    *,
+    is_open: bool = True,
+    error: ShoalError | None = None,
+    email: str = "",
+    name: str = "",
+) -> Response:
+    data = {
+        "open": is_open,
+        "first": ctx.layout.setup_code.exists(),
+        "error": error and error.message,
+        "email": email,
+        "name": name,
+    }
+    return bare_page(request, "sign_up.html", data, status=error.http_status if error else 200)
 
 
 @router.post("/sign-out", dependencies=[Anyone])
