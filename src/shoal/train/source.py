@@ -32,7 +32,7 @@ class Source:
     def __init__(self, run: Run, given: Any, params: Params):
         self._run, self._params = run, params
         loader = _as_loader(given, params)
-        self._streams = isinstance(loader, Stream)
+        self._streams = isinstance(loader, TrainingData)
         self._loader = run.prepare(loader)
         feed = feed_of(self._loader)
         self._dealing = feed.dealing if isinstance(feed, DealtFeed) else None
@@ -75,7 +75,7 @@ class Source:
                 yield Piece(epoch, batch, self._run.is_boundary, self._run.batch_samples)
 
 
-class Stream(data.IterableDataset):  # type: ignore[misc]
+class TrainingData(data.IterableDataset):  # type: ignore[misc]
     """A user's iterator of (epoch, batch) in the shape that the run can count, and resume."""
 
     def __init__(self, given: Any):
@@ -103,7 +103,7 @@ def _as_loader(given: Any, params: Params) -> Any:
             given, batch_size=params.batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
         )
     if hasattr(given, "__iter__"):
-        return Stream(given)
+        return TrainingData(given)
     raise UsageError(
         f"training_data returned a {type(given).__name__}",
         hint="return a DataLoader, a Dataset, or an iterator of (epoch, batch)",
