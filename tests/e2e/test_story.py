@@ -98,6 +98,8 @@ def test_1_sign_up_and_make_a_workspace(page, base, shared):
     page.get_by_role("button", name="Make an account").click()
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
     page.get_by_role("link", name="Workspaces").click()
+    expect(page).to_have_url(re.compile("/workspaces$"))
+    page.wait_for_load_state()
     page.get_by_role("button", name="New workspace").click()
     page.get_by_label("Name", exact=True).fill("team")
     page.get_by_role("button", name="Create").click()

@@ -95,7 +95,7 @@ def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server
 
 def test_a_job_that_ends_while_the_server_is_down_is_told_when_it_is_back(server, code):
     folder = code({"train.py": COUNTING})
-    server.cli("training", "run", "behind", "--dir", str(folder), "--", "train.py", "50")
+    server.cli("training", "run", "behind", "--dir", str(folder), "--", "train.py", "300")
     view = server.wait_for("behind", lambda j: j.status == "running")
     server.kill()
     eventually(lambda: not [p for p in workers(view.id) if "train.py" in " ".join(p.cmdline())])

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from topspin_scripts import AUTO, DIST, PARAM, TRAIN
+from topspin_scripts import AUTO, DIST, MANY, OTHER_PARAM, OTHER_TRAIN, PARAM, TRAIN
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topspin"
 SCRIPTS = "example/nlp/intent_dection"
@@ -47,6 +48,9 @@ def small(here):
 @pytest.fixture
 def printed(here):
     shutil.copytree(EXAMPLE, here, dirs_exist_ok=True)
+    param = here / SCRIPTS / "param.py"
+    # How much it learns from so few samples depends on the luck of the draw.
+    param.write_text(param.read_text().replace("self.gpu_num = 2 ", "self.seed = 3\n    self.gpu_num = 2 ", 1))
     run(here, f"{SCRIPTS}/make_features.py")
     return here
 
@@ -160,6 +164,22 @@ def test_a_search_has_the_numbers_of_the_original_and_reports_real_scores(small)
     assert [(row["status"], row["vali_error"]) for row in rows] == [("finished", 11.625), ("finished", 8.25)]
     assert f"1. best vali_error: 8.25 '{rows[1]['path_work']}'" in told, "the best is the smallest, of whatever sign"
     assert "2 finished" in told and "remaining 1 tasks" in told
+
+
+def test_different_models_share_a_pool_each_on_slots_of_its_own(small):
+    for name, text in (("other_param.py", OTHER_PARAM), ("other_train.py", OTHER_TRAIN), ("many.py", MANY)):
+        (small / name).write_text(text)
+    told = run(small, "many.py")
+    assert "['finished', 'finished', 'finished']" in told and "3 finished" in told
+    starts = re.findall(r"Task\[(\d)\] '[^']*' starts on (.+?), slots \[(.*?)\]", told)
+    assert [(number, slots) for number, _, slots in starts[:2]] == [("0", "0, 1"), ("1", "5")]
+    assert starts[2][0] == "2" and starts[2][2] in ("0", "5"), "it waited for a slot"
+    lefts = re.findall(r"remaining (\d) tasks, remaining time: ", told)
+    assert sorted(lefts) == ["0", "1", "2"]
+    (root,) = (small / "elsewhere").glob("batch_task*")
+    rows = json.loads((root / "results.json").read_text())
+    other, first, second = (weight(Path(small / row["path_work"]) / "meta") for row in rows)
+    assert second == 2 * first and other not in (0, first, second), "each with its own parameters and model"
 
 
 def test_a_run_over_two_servers_that_is_killed_fails_and_is_restored_exactly(small):
