@@ -1,0 +1,30 @@
+"""What a call is given."""
+
+from __future__ import annotations
+
+import ast
+
+
+def argument_of(call: ast.Call, function: ast.FunctionDef, parameter: ast.arg) -> ast.expr | None:
+    """What a call gives for a parameter, its default included; None if that cannot be told."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == parameter.arg:
+            return keyword.value
+    names, defaults = [*function.args.posonlyargs, *function.args.args], function.args.defaults
+    if parameter not in names:
+        return None
+    at = names.index(parameter)
+    if at < len(call.args):
+        return call.args[at]
+    return defaults[at - len(names)] if at >= len(names) - len(defaults) else None
+
+
+def keyword_of(call: ast.Call, name: str) -> ast.expr | None:
+    return next((k.value for k in call.keywords if k.arg == name), None)
+
+
+def has_unpacking(call: ast.Call) -> bool:
+    """`f(*a, **b)`: nobody knows what it is given."""
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)

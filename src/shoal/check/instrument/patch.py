@@ -1,0 +1,93 @@
+"""Edits of a text by place: whole lines above and below statements, and words inside of them. What is not edited stays as it is."""
+
+from __future__ import annotations
+
+import ast
+
+from shoal.check.module import Module
+from shoal.core.errors import Refused
+
+
+class Patch:
+    def __init__(self, module: Module):
+        self._module = module
+        self._lines = module.text.splitlines(keepends=True)
+        self.newline = "\r\n" if self._lines and self._lines[0].endswith("\r\n") else "\n"
+        self._edits: list[tuple[int, int, int, str, int]] = []
+        """(line from 0, character, order of asking, what to put there, how many characters it replaces)"""
+
+    def before(self, statement: ast.stmt, *lines: str) -> None:
+        """New lines above a statement, as far in as it is."""
+        self._whole_lines(statement, (_first_line(statement)) - 1, lines)
+
+    def after(self, statement: ast.stmt, *lines: str) -> None:
+        self._whole_lines(statement, statement.end_lineno or statement.lineno, lines)
+
+    def at_top(self, *lines: str) -> None:
+        """Above all statements, below the docstring and `from __future__`."""
+        body = self._module.tree.body
+        at = 0
+        for statement in body:
+            is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+            if not (is_docstring or is_future):
+                break
+            at = statement.end_lineno or at
+        self._put(at, 0, "".join(line + self.newline for line in lines))
+
+    def inline(self, node: ast.AST, text: str, *, end: bool = False) -> None:
+        """Words before a node, or behind it."""
+        line = (node.end_lineno if end else node.lineno) - 1  # type: ignore[attr-defined]
+        column = node.end_col_offset if end else node.col_offset  # type: ignore[attr-defined]
+        self._put(line, len(self._lines[line].encode()[:column].decode()), text)
+
+    def inside(self, call: ast.Call, text: str) -> None:
+        """Before the closing bracket of a call."""
+        line = (call.end_lineno or call.lineno) - 1
+        before = self._lines[line].encode()[: (call.end_col_offset or 1) - 1]
+        self._put(line, len(before.decode()), text)
+
+    def replace(self, node: ast.expr, text: str) -> None:
+        """A node of one line."""
+        if node.lineno != node.end_lineno:
+            raise Refused(
+                f"The expression in line {node.lineno} spans several lines.", hint="Put it on one, and try again."
+            )
+        line = self._lines[node.lineno - 1].encode()
+        start, end = (len(line[:at].decode()) for at in (node.col_offset, node.end_col_offset or 0))
+        self._put(node.lineno - 1, start, text, end - start)
+
+    def text(self) -> str:
+        lines = list(self._lines)
+        if lines and not lines[-1].endswith(("\n", "\r")):
+            lines[-1] += self.newline
+        for line, column, _, new, over in sorted(self._edits, reverse=True):
+            if line >= len(lines):
+                lines.insert(len(self._lines), new)
+            else:
+                lines[line] = lines[line][:column] + new + lines[line][column + over :]
+        return "".join(lines)
+
+    def indentation(self, node: ast.AST) -> str:
+        line = self._lines[node.lineno - 1]  # type: ignore[attr-defined]
+        return line[: len(line) - len(line.lstrip())]
+
+    def _whole_lines(self, statement: ast.stmt, at: int, lines: tuple[str, ...]) -> None:
+        alone = self._lines[statement.lineno - 1][: statement.col_offset].strip() == ""
+        rest = self._lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset :].decode().strip()
+        if not alone or not (rest == "" or rest.startswith("#")):
+            raise Refused(
+                f"Line {statement.lineno} holds several statements, and there is no room for one more between them.",
+                hint="Give each a line of its own, and try again.",
+            )
+        space = self.indentation(statement)
+        self._put(at, 0, "".join(space + line + self.newline for line in lines))
+
+    def _put(self, line: int, column: int, text: str, over: int = 0) -> None:
+        # Applied from the last place to the first; of two at one place, the later one first.
+        self._edits.append((line, column, len(self._edits), text, over))
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(d.lineno for d in decorators)])
