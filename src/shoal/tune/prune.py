@@ -5,10 +5,15 @@ Pure: the answer follows from what all trials have reported, so it is the same a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from shoal.core.sweeps import Direction
+from shoal.tune.curve import Curve
+
+_RUNGS_TO_LOSE = 2
 
 
 class Rungs(NamedTuple):
@@ -24,25 +29,62 @@ class Rungs(NamedTuple):
             rung *= self.factor
 
 
-def is_lost(
-    trial: int, reports: Mapping[int, Sequence[float]], rungs: Rungs, direction: Direction, brackets: int = 1
-) -> bool:
-    """Whether a trial has fallen behind at some rung it came to. `reports`: trial → its values of the metric, in order.
+class Loss(NamedTuple):
+    """Why a trial is not worth going on with: the best it had shown by then, and what it would have taken."""
 
-    At a rung a trial goes on if it is among the best 1/factor of those that came there; the first ones there always are. With
-    several brackets (Hyperband) trials are compared only with those of their own, and those of later ones at later rungs: what
-    looks bad at first has a chance there.
-    """
-    own = bracket_of(trial, brackets)
-    rungs = rungs._replace(first=rungs.first * rungs.factor**own)
-    peers = [values for number, values in reports.items() if bracket_of(number, brackets) == own]
-    mine = reports.get(trial, ())
-    for rung in rungs.up_to(len(mine)):
-        there = sorted(_best(values[:rung], direction) for values in peers if len(values) >= rung)
-        allowed = max(1, len(there) // rungs.factor)
-        if _best(mine[:rung], direction) > there[allowed - 1]:
-            return True
-    return False
+    reports: int
+    best: float
+    needed: float
+
+
+class Board:
+    """What the trials of one sweep have shown at each rung. Looking costs little, however many trials there are."""
+
+    def __init__(self, rungs: Rungs, direction: Direction, brackets: int = 1):
+        self._rungs, self._direction, self._brackets = rungs, direction, brackets
+        self._there: dict[tuple[int, int], list[float]] = {}
+        """Bracket and rung → what those that came there had shown, best first; smaller is better."""
+        self._passed: dict[int, dict[int, float]] = {}
+        """Trial → rung → what it had shown there."""
+
+    def tell(self, trial: int, curve: Curve) -> None:
+        """All it has reported so far: what is known already is passed over."""
+        bracket, passed = bracket_of(trial, self._brackets), self._passed.setdefault(trial, {})
+        rungs = self._rungs._replace(first=self._rungs.first * self._rungs.factor**bracket)
+        for rung in rungs.up_to(len(curve)):
+            if rung not in passed:
+                passed[rung] = best = loss_after(curve, rung, self._direction)
+                insort(self._there.setdefault((bracket, rung), []), best)
+
+    def forget(self, trial: int) -> None:
+        """It is run again from the beginning."""
+        bracket = bracket_of(trial, self._brackets)
+        for rung, best in self._passed.pop(trial, {}).items():
+            there = self._there[bracket, rung]
+            there.pop(bisect_left(there, best))
+
+    def loss(self, trial: int) -> Loss | None:
+        """A trial is lost when it is outside the best 1/factor of those that came there at two rungs in a row.
+
+        Not at one: many that end well begin slowly. With several brackets (Hyperband) trials are compared only with those of
+        their own, and those of later ones at later rungs: what looks bad for longer has a chance there.
+        """
+        last = list(self._passed.get(trial, {}).items())[-_RUNGS_TO_LOSE:]
+        if len(last) < _RUNGS_TO_LOSE or not all(best > self._needed(trial, rung) for rung, best in last):
+            return None
+        rung, best = last[-1]
+        sign = 1.0 if self._direction == "min" else -1.0
+        return Loss(rung, sign * best, sign * self._needed(trial, rung))
+
+    def _needed(self, trial: int, rung: int) -> float:
+        there = self._there[bracket_of(trial, self._brackets), rung]
+        return there[math.ceil(len(there) / self._rungs.factor) - 1]
+
+
+def loss_after(curve: Curve, reports: int, direction: Direction) -> float:
+    """The best it had shown by then, as a number of which smaller is better; what is not a number is worst."""
+    best = curve[reports - 1]
+    return math.inf if math.isnan(best) else best if direction == "min" else -best
 
 
 def bracket_of(trial: int, brackets: int) -> int:
@@ -51,9 +93,3 @@ def bracket_of(trial: int, brackets: int) -> int:
     while bracket < brackets - 1 and trial & (1 << bracket):
         bracket += 1
     return bracket
-
-
-def _best(values: Sequence[float], direction: Direction) -> float:
-    """So far, as a number of which smaller is better; what is not a number is worst."""
-    good = [v if direction == "min" else -v for v in values if v == v]
-    return min(good, default=float("inf"))

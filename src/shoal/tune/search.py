@@ -1,48 +1,89 @@
-"""What to try next. Which values a trial gets follows from the seed, its number and the results known when it was asked for."""
+"""What to try next. Which values a trial gets follows from the seed, its number and what is known of the others when it is asked for."""
 
 from __future__ import annotations
 
 import math
 import random
-import warnings
-from collections.abc import Mapping
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.core.errors import MissingExtra
-from shoal.core.sweeps import Axis, Between, Choice, Params, SweepSpec
-from shoal.tune.space import grid_point, grid_size
+from shoal.core.sweeps import Params, SweepSpec, TrialState
+from shoal.tune.axes import Box, Place
+from shoal.tune.curve import Curve
+from shoal.tune.prune import Rungs, loss_after
+from shoal.tune.space import grid_point
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from shoal.tune.tpe import Estimator
 
-_GROUP = "\0group/"
+_SPREAD = 10
+"""So many trials at the beginning are spread evenly over the space, until as many have shown something."""
+_GOOD, _MODELLED = 25, 500
+"""Values are suggested from the best trials and the newest others, so that it takes no longer after thousands of them."""
+_DRAWS = 6
+"""Suggestions to look through for one that has not been tried."""
+_TO_THE_END = sys.maxsize
+_ENDED_WELL = (TrialState.DONE, TrialState.REUSED)
+_LAST = (2, 0, 0.0)
 
 
 @dataclass(slots=True)
 class Tried:
-    """A trial that was given its values; `result` once it has one."""
+    """A trial that was given its values, and how it stands."""
 
     number: int
     params: Params
     result: float | None = None
+    """The best value of the metric; enough if `values` are not known."""
+    values: Sequence[float] = ()
+    """All of them so far, in order."""
+    state: TrialState = TrialState.DONE
+
+
+class _Stand(NamedTuple):
+    """What counts of it; smaller is better."""
+
+    state: TrialState
+    shown: list[float]
+    """The best of its values at each rung."""
+    best: float
+
+    @property
+    def came(self) -> int:
+        """How many rungs."""
+        return _TO_THE_END if self.state in _ENDED_WELL else len(self.shown)
+
+    def place(self, level: int) -> tuple[int, int, float]:
+        """Among others. What will become of those that run nobody knows: nothing like them is asked for meanwhile."""
+        if self.state in (TrialState.FAILED, TrialState.SKIPPED) or self.best == math.inf:
+            return _LAST
+        if level <= len(self.shown):
+            return (0, 0, self.shown[level - 1])
+        if self.state in _ENDED_WELL:
+            return (0, 0, self.best)
+        return (1, -len(self.shown), self.shown[-1]) if self.shown and self.state is not TrialState.RUNNING else _LAST
 
 
 class Searcher:
-    """Of one sweep. `tell` it all trials of before to go on after a restart."""
+    """Of one sweep. `tell` it all trials of before, in any order, to go on after a restart."""
 
     def __init__(self, spec: SweepSpec):
         self._spec = spec
-        self._study: Study | None = None
-        self._axes = _joined(spec.space)
+        self._box = Box(spec.space)
+        self._rungs = Rungs(spec.first_rung, spec.factor)
+        self._told: dict[int, _Stand] = {}
+        self._taken: set[tuple[Any, ...]] = set()
+        self._estimator: Estimator | None = None
 
     @property
     def count(self) -> int:
-        """Trials there will be at most."""
-        if self._spec.search != "grid":
-            return self._spec.trials or 0
-        size = grid_size(self._spec.space)
-        return size if self._spec.trials is None else min(size, self._spec.trials)
+        """Trials there will be at most: where all are choices, no two are alike."""
+        size = self._box.size if self._spec.search != "random" else None
+        return min(n for n in (size, self._spec.trials) if n is not None)
 
     def ask(self, number: int) -> Params | None:
         """Values for trial `number`; None when there are no more."""
@@ -50,118 +91,76 @@ class Searcher:
             return None
         if self._spec.search == "grid":
             return grid_point(self._spec.space, number)
+        draws = self._random(number)
         if self._spec.search == "random":
-            drawn = random.Random(f"{self._spec.seed}/{number}")  # noqa: S311  guards nothing
-            return self._apart({name: _drawn(axis, drawn) for name, axis in self._axes.items()})
-        return self._suggested(number)
+            return self._box.params(self._box.at([draws.random() for _ in self._box.axes]))
+        if self._estimator is None and find_spec("optuna") is None:  # not only when it is first used, some trials later
+            raise MissingExtra(f"search by {self._spec.search} needs Optuna", hint="pip install 'shoal[tune]'")
+        return self._box.params(self._untried(number, draws))
 
     def tell(self, tried: Tried) -> None:
-        """A result, or with None that the trial failed: its values are not suggested for being unknown."""
+        """How a trial stands; the last word counts. One that has failed or shown nothing is avoided, with the like of it."""
         if self._spec.search in ("grid", "random"):
             return
-        optuna = _optuna()
-        state = optuna.trial.TrialState.FAIL
-        value = None
-        if tried.result is not None and math.isfinite(tried.result):
-            state, value = optuna.trial.TrialState.COMPLETE, tried.result
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._get_study().add_trial(
-                optuna.trial.create_trial(
-                    state=state, value=value, params=self._together(tried.params), distributions=self._distributions()
-                )
-            )
+        if tried.number not in self._told:
+            place = self._box.place(tried.params)
+            self._taken.add(self._box.key(place))
+            self._get_estimator().keep(tried.number, place)
+        self._told[tried.number] = self._stand(tried)
 
-    def _suggested(self, number: int) -> Params:
-        optuna, study = _optuna(), self._get_study()
-        study.sampler = optuna.samplers.TPESampler(
-            seed=(self._spec.seed * 1_000_003 + number) % 2**32, multivariate=False
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            asked = study.ask(self._distributions())
-        found = dict(asked.params)
-        study.tell(asked, state=optuna.trial.TrialState.FAIL)  # the answer comes by `tell`, maybe after a restart
-        return self._apart({name: found[name] for name in self._axes})
+    def _untried(self, number: int, draws: random.Random) -> Place:
+        ranked = self._ranked()
+        parts = self._spread(number)
+        for _ in range(_DRAWS):
+            place = self._box.at(parts)
+            if ranked:
+                place |= self._get_estimator().suggest(ranked, draws.getrandbits(32))
+            if self._box.key(place) not in self._taken:
+                return place
+            parts = [draws.random() for _ in parts]
+        return self._box.not_among(self._taken, draws) or place
 
-    def _get_study(self) -> Study:
-        if self._study is None:
-            optuna = _optuna()
-            optuna.logging.set_verbosity(optuna.logging.ERROR)
-            direction = "minimize" if self._spec.direction == "min" else "maximize"
-            self._study = optuna.create_study(direction=direction)
-        return self._study
+    def _spread(self, number: int) -> list[float]:
+        """Of each `_SPREAD` trials in a row, one lies in each stripe of every axis."""
+        block, at = divmod(number, _SPREAD)
+        parts = []
+        for axis in range(len(self._box.axes)):
+            draws = self._random(f"{block}/{axis}")
+            stripes = draws.sample(range(_SPREAD), _SPREAD)
+            parts.append((stripes[at] + self._random(f"{number}/{axis}").random()) / _SPREAD)
+        return parts
 
-    def _distributions(self) -> dict[str, Any]:
-        return {name: _distribution(axis) for name, axis in self._axes.items()}
+    def _ranked(self) -> list[int]:
+        """The numbers of the trials that count, best first; none while too little is known."""
+        if sum(told.best < math.inf for told in self._told.values()) < _SPREAD:
+            return []
+        level = self._level()
+        places = {number: told.place(level) for number, told in self._told.items()}
+        ranked = sorted(places, key=lambda number: (places[number], number))
+        newest = set(sorted(ranked[_GOOD:])[_GOOD - _MODELLED :])
+        return ranked[:_GOOD] + [number for number in ranked[_GOOD:] if number in newest]
 
-    def _apart(self, found: Params) -> Params:
-        """From indices of choices and of groups to the values of each parameter."""
-        values: Params = {}
-        for name, value in found.items():
-            if name.startswith(_GROUP):
-                group = name.removeprefix(_GROUP)
-                for member, axis in self._spec.space.items():
-                    if isinstance(axis, Choice) and axis.group == group:
-                        values[member] = axis.values[value]
-            else:
-                axis = self._axes[name]
-                values[name] = axis.values[value] if isinstance(axis, Choice) else _rounded(axis, value)
-        return {name: values[name] for name in self._spec.space}
+    def _level(self) -> int:
+        """The rung at which trials are compared: the last that enough of them have come to."""
+        if self._spec.search == "tpe":
+            return _TO_THE_END
+        enough = max(len(self._box.axes) + 1, math.ceil(len(self._told) / 10))
+        came = sorted(told.came for told in self._told.values())
+        return max(1, came[-min(enough, len(came))])
 
-    def _together(self, params: Params) -> Params:
-        found: Params = {}
-        for name, axis in self._axes.items():
-            if name.startswith(_GROUP):
-                group = name.removeprefix(_GROUP)
-                members = {n: a for n, a in self._spec.space.items() if isinstance(a, Choice) and a.group == group}
-                rows = range(len(axis.values)) if isinstance(axis, Choice) else range(0)
-                found[name] = next(i for i in rows if all(a.values[i] == params[n] for n, a in members.items()))
-            else:
-                found[name] = axis.values.index(params[name]) if isinstance(axis, Choice) else params[name]
-        return found
+    def _stand(self, tried: Tried) -> _Stand:
+        values = tried.values or ([] if tried.result is None else [tried.result])
+        curve, direction = Curve.of(values, self._spec.direction), self._spec.direction
+        rungs = list(self._rungs.up_to(len(curve))) if self._spec.search != "tpe" else []
+        best = loss_after(curve, len(curve), direction) if curve else math.inf
+        return _Stand(tried.state, [loss_after(curve, rung, direction) for rung in rungs], best)
 
+    def _random(self, what: int | str) -> random.Random:
+        return random.Random(f"{self._spec.seed}/{what}")  # noqa: S311  guards nothing
 
-def _joined(space: Mapping[str, Axis]) -> dict[str, Axis]:
-    """Groups become one parameter: the number of their row."""
-    axes: dict[str, Axis] = {}
-    for name, axis in space.items():
-        if isinstance(axis, Choice) and axis.group is not None:
-            axes[_GROUP + axis.group] = Choice(values=list(range(len(axis.values))))
-        else:
-            axes[name] = axis
-    return axes
+    def _get_estimator(self) -> Estimator:
+        if self._estimator is None:
+            from shoal.tune.tpe import Estimator
 
-
-def _distribution(axis: Axis) -> Any:
-    """Choices by their number: Optuna takes no lists as values."""
-    distributions = _optuna().distributions
-    if isinstance(axis, Choice):
-        return distributions.CategoricalDistribution(list(range(len(axis.values))))
-    if axis.whole:
-        return distributions.IntDistribution(int(axis.low), int(axis.high), log=axis.log)
-    return distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
-
-
-def _drawn(axis: Axis, drawn: random.Random) -> Any:
-    if isinstance(axis, Choice):
-        return drawn.randrange(len(axis.values))
-    if axis.log:
-        high = axis.high + 1 if axis.whole else axis.high
-        found = math.exp(drawn.uniform(math.log(axis.low), math.log(high)))
-        return min(int(found), int(axis.high)) if axis.whole else min(max(found, axis.low), axis.high)
-    return drawn.randint(int(axis.low), int(axis.high)) if axis.whole else drawn.uniform(axis.low, axis.high)
-
-
-def _rounded(axis: Between, value: float) -> float | int:
-    return int(value) if axis.whole else value
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtra(
-            "search by tpe, asha and hyperband needs Optuna", hint="pip install 'shoal[tune]'"
-        ) from error
-    return optuna
+            self._estimator = Estimator(self._box)
+        return self._estimator

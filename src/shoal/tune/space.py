@@ -3,6 +3,7 @@
 lr=5e-4,7e-4        these values
 hidden=100:300      whole numbers between
 lr=1e-5:1e-2:log    numbers between, by magnitude
+a@g=1,2  b@g=3,4    hand in hand, as both are of group g: 1 with 3, 2 with 4
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ _HINT = "for example --param lr=1e-4,3e-4 or --param lr=1e-5:1e-2:log or --param
 
 
 def read_param(text: str) -> tuple[str, Axis]:
-    """NAME=VALUES as typed."""
-    name, equals, values = text.partition("=")
-    if not equals or not _NAME.fullmatch(name.strip()) or not values.strip():
+    """NAME=VALUES or NAME@GROUP=VALUES as typed."""
+    called, equals, values = text.partition("=")
+    name, at, group = (part.strip() for part in called.partition("@"))
+    if not equals or not _NAME.fullmatch(name) or not values.strip() or (at and not _NAME.fullmatch(group)):
         raise UsageError(f"{text!r} is not NAME=VALUES", hint=_HINT)
-    return name.strip(), read_axis(name.strip(), values.strip())
+    axis = read_axis(name, values.strip())
+    if not at:
+        return name, axis
+    if isinstance(axis, Between):
+        raise UsageError(f"{name} is of group {group!r} and needs single values", hint=f"--param {name}@{group}=1,2,3")
+    return name, axis.model_copy(update={"group": group})
 
 
 def read_axis(name: str, given: Any) -> Axis:
@@ -48,6 +55,15 @@ def read_axis(name: str, given: Any) -> Axis:
         raise UsageError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}", hint=_HINT) from None
     except TypeError as error:
         raise UsageError(f"{name}: {error}", hint=_HINT) from None
+
+
+def param_text(name: str, axis: Axis) -> str:
+    """NAME=VALUES, from which `read_param` gives the axis again."""
+    if isinstance(axis, Between):
+        ends = [str(int(end)) if axis.whole else repr(end) for end in (axis.low, axis.high)]
+        return f"{name}={':'.join([*ends, *(['log'] if axis.log else [])])}"
+    called = name if axis.group is None else f"{name}@{axis.group}"
+    return f"{called}={','.join(map(_text, axis.values))}"
 
 
 def grid(space: Mapping[str, Axis]) -> Iterator[Params]:
@@ -111,6 +127,13 @@ def _value(text: str) -> JsonValue:
         number = _number(text)
         return number if number is not None and math.isfinite(number) else text
     return value
+
+
+def _text(value: JsonValue) -> str:
+    """A value as one would type it; quoted only where it would be taken for something else."""
+    if isinstance(value, str) and value and _split(value) == [value] and _value(value) == value and ":" not in value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _split(text: str) -> list[str]:

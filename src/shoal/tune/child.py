@@ -1,0 +1,171 @@
+"""The process of one trial of a function: calls it, passes on what it reports, and ends when it is told to."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any, NamedTuple
+
+from shoal.core.errors import UsageError
+from shoal.core.sweeps import SweepSpec, TrialState
+
+_SKIPPED = 77
+"""Exit code of `shoal.skip_trial`."""
+_PR_SET_PDEATHSIG = 1
+_GRACE_S = 1.0
+
+
+class Reported(NamedTuple):
+    value: float
+
+
+class Over(NamedTuple):
+    state: TrialState
+    reason: str | None = None
+
+
+class Pruned(BaseException):
+    """Others were better. Not an Exception, so that a function that goes on after errors does not go on after this."""
+
+
+def run_trial(
+    function: Callable[..., Any],
+    make: Callable[[dict[str, Any]], Any],
+    values: dict[str, Any],
+    connection: Connection,
+    spec: SweepSpec,
+    number: int,
+) -> None:
+    """All of the child's life."""
+    _settle_in(values, spec, number)
+    reporter = _Reporter(connection, spec.metric)
+    try:
+        over = _call(function, make(values), reporter)
+    except Pruned:
+        over = Over(TrialState.PRUNED)
+    except SystemExit as error:
+        over = _exited(error)
+    except BaseException as error:
+        traceback.print_exc()
+        over = Over(TrialState.FAILED, f"{type(error).__name__}: {error}")
+    with suppress(OSError):
+        connection.send(over)
+
+
+def end_group(processes: Sequence[Any]) -> None:
+    """These and whatever they have started: asked first, then made to."""
+    for signum, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
+        alive = [process for process in processes if process.is_alive()]
+        for process in alive:
+            for kill in (os.killpg, os.kill):  # one that has just begun has no group yet
+                with suppress(ProcessLookupError, PermissionError):
+                    kill(process.pid, signum)
+        until = time.monotonic() + (grace_s or 0.0)
+        for process in alive:
+            process.join(None if grace_s is None else max(0.0, until - time.monotonic()))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """^C waits until this is over: raised in what Python calls around a fork, it would be lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: came.append((signum, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(*came[0])
+
+
+class _Reporter:
+    def __init__(self, connection: Connection, metric: str):
+        self._connection, self._metric = connection, metric
+        self.count = 0
+
+    def __call__(self, value: Any) -> None:
+        """A value of the metric; ends the trial if others were better by now."""
+        if isinstance(value, Mapping):
+            if self._metric not in value:
+                known = ", ".join(map(str, value))
+                raise UsageError(f"there is no {self._metric} in what was reported: {known}", hint="metric=…")
+            value = value[self._metric]
+        self.count += 1
+        self._connection.send(Reported(float(value)))
+        if self._connection.recv():
+            raise Pruned
+
+
+def _call(function: Callable[..., Any], params: Any, report: _Reporter) -> Over:
+    result = function(params, report) if _takes_report(function) else function(params)
+    if isinstance(result, Iterator):
+        result = _through(result, report)
+    if result is not None:
+        with suppress(Pruned):  # it is through
+            report(result)
+    if not report.count:
+        return Over(TrialState.FAILED, "the function told no value: return it, or yield it as it goes")
+    return Over(TrialState.DONE)
+
+
+def _through(values: Iterator[Any], report: _Reporter) -> Any:
+    """Each value it yields; what it returns."""
+    try:
+        while True:
+            report(next(values))
+    except StopIteration as end:
+        return end.value
+    finally:
+        if inspect.isgenerator(values):
+            values.close()
+
+
+def _takes_report(function: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        taken = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [p for p in taken if p.kind in kinds and p.default is inspect.Parameter.empty]
+    return len(needed) > 1 or any(p.name == "report" for p in taken)
+
+
+def _exited(error: SystemExit) -> Over:
+    if error.code == _SKIPPED:
+        return Over(TrialState.SKIPPED, next(iter(getattr(error, "__notes__", [])), None))
+    return Over(TrialState.FAILED, f"it ended with code {error.code}")
+
+
+def _settle_in(values: dict[str, Any], spec: SweepSpec, number: int) -> None:
+    """A group of its own, which goes when the parent goes; what is known of the trial in the environment, as for a job."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    told = {name: value for name, value in values.items() if _is_json(value)}
+    os.environ |= {"SHOAL_PARAMS": json.dumps(told), "SHOAL_SWEEP": spec.name, "SHOAL_TRIAL": str(number)}
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # threads of the parent's that are not here would be waited for
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
