@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.agent import runtime
-from shoal.agent.inputs import (
-    OUTPUT,
-    Chunks,
-    checkpoint_path,
-    clear,
-    data_path,
-    fetch_mount,
-    lay_out,
-    source_key,
-    write_source,
-)
+from shoal.agent.inputs import Chunks, clear, fetch_mount, lay_out, source_key, write_source
+from shoal.agent.limits import set_limits
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
 from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
@@ -31,13 +21,15 @@ from shoal.agent.reasons import explain, from_torchrun, last_error
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
 from shoal.agent.run_reports import RunReports
 from shoal.agent.run_spool import LOOK_EVERY_S
-from shoal.agent.sandbox import SETTING, Bind, Mode, Rewriter, choose, forget, wrap
+from shoal.agent.sandbox import SETTING, Bind, Mode, choose, forget, wrap
+from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
 from shoal.agent.wire import JoinReply, Launch
-from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, rank_pipes, wait_readable
+from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
 
 if TYPE_CHECKING:
     from shoal.agent.keeper import Keeper
+    from shoal.agent.seed import Seed
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -47,8 +39,9 @@ SYNC_EVERY_S = 1.0
 
 
 class Node:
-    def __init__(self, launch: Launch, join: JoinReply, work: WorkDir, link: Link):
+    def __init__(self, launch: Launch, join: JoinReply, work: WorkDir, link: Link, seed: Seed | None = None):
         self._launch, self._join, self._work, self._link = launch, join, work, link
+        self._seed = seed
         self._orders = Orders()
         self._spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system", "metric")}
         rate = int(os.environ.get("SHOAL_LOG_RATE_KB_S") or DEFAULT_RATE_KB_S)
@@ -62,7 +55,7 @@ class Node:
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
-        self._mode = Mode.REWRITE
+        self._mode, self._warm = Mode.REWRITE, False
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """The data of each mount; held, so that the cache keeps it."""
@@ -71,6 +64,7 @@ class Node:
         set_up_logging()
         for signum in TERM_SIGNALS:
             signal.signal(signum, lambda *_: self._orders.give(stop=True))
+        self._orders.on_why = self._reports.say_why
         self._capture.watched_rank = self._ranks.start if self._launch.node == 0 else -1
         self._capture.on_line = lambda line: self._progress.feed(line, time.time())
         self._capture.start()
@@ -97,7 +91,7 @@ class Node:
             watch = None
         if watch is None:
             return ended(None, "stopped before it started", told=True)
-        self._beats.update(state="running", paths=self._mode.paths)
+        self._beats.update(state="running", paths=self._mode.paths + (", warm" if self._warm else ""))
         self._start_sampling()
         keeper = self._start_keeper()
         self._start_reports(keeper)
@@ -128,7 +122,7 @@ class Node:
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
-        _set_limits()
+        set_limits()
         try:
             return self._start()
         except LaunchFailed as error:
@@ -150,53 +144,38 @@ class Node:
             hide.append(Path(launch.server_file).parent)
         needed = [work.root, Path(launch.cache_dir)]
         hide = [h for h in hide if not any(n.is_relative_to(h) for n in needed)]
-        specs = self._specs(binds)
-        self._workers.start(
-            specs,
-            work.source,
-            lambda argv: wrap(argv, self._mode, binds, hide),
-            reap=self._mode is not Mode.BWRAP_PID,
-            env=runtime.base_env(os.environ) | runtime.marks(launch),
-        )
-        return len(specs)
+        todo = specs(launch, self._join, work, self._python, binds, self._mode, self._capture)
+        if not self._start_warm(todo, binds, hide):
+            self._workers.start(todo, work.source, **self._surroundings(binds, hide))
+        return len(todo)
 
-    def _specs(self, binds: list[Bind]) -> list[Spec]:
-        launch, join, work = self._launch, self._join, self._work
-        rewrite = Rewriter(binds if self._mode is Mode.REWRITE else ())
-        command = runtime.command(join.entry, self._python, work.source)
-        data = data_path(join.mounts)
-        argv = [rewrite(a) for a in command.argv]
-        if data and command.script and not runtime.passes_data(join.entry) and self._script_takes_data(command.script):
-            argv += ["--data", rewrite(data)]
-        checkpoint = checkpoint_path(join.mounts)
-        paths = runtime.Paths(
-            rewrite(data) if data else None,
-            rewrite(OUTPUT),
-            rewrite(checkpoint) if checkpoint else None,
-            str(work.spool("sdk")),
-        )
-        host = runtime.host_env(os.environ, self._python, launch.python)
-        node = runtime.node_env(launch, join, paths) | runtime.network_env(join, host)
-        user = join.env | join.secrets
+    def _surroundings(self, binds: list[Bind], hide: list[Path]) -> dict[str, Any]:
+        return {
+            "wrap": lambda argv: wrap(argv, self._mode, binds, hide),
+            "reap": self._mode is not Mode.BWRAP_PID,
+            "env": runtime.base_env(os.environ) | runtime.marks(self._launch),
+        }
 
-        def env(own: dict[str, str]) -> dict[str, str]:
-            return runtime.merge(host, node, user, own, rewrite)
-
-        if not command.per_rank:
-            return [Spec(argv, env(runtime.launcher_env(launch, join)), self._ranks.start, group=True)]
-        if join.launcher == "torchrun" and join.world_size > 1:
-            prefix = rank_pipes(self._capture, work.tmp / "ranks", self._ranks)
-            return [Spec(runtime.torchrun(launch, join, self._python, [*prefix, *argv]), env({}), None)]
-        return [
-            Spec(argv, env(runtime.rank_env(launch, join, local, str(work.tmp / f"error.{rank}.json"))), rank)
-            for local, rank in enumerate(self._ranks)
-        ]
-
-    def _script_takes_data(self, script: str) -> bool:
-        try:
-            return runtime.accepts_data((self._work.source / script).read_text("utf-8", "replace"))
-        except OSError:
+    def _start_warm(self, todo: list[Spec], binds: list[Bind], hide: list[Path]) -> bool:
+        """Where we have a preloaded interpreter, and it may be used."""
+        if self._seed is None:
             return False
+        from shoal.agent.warm import WarmWorkers, why_cold
+
+        seed, self._seed = self._seed, None
+        why = why_cold(todo, self._python, self._work.source, seed.env)
+        if why is None:
+            workers = WarmWorkers(self._capture, seed, runtime.marks(self._launch))
+            try:
+                workers.start(todo, self._work.source, **self._surroundings(binds, hide))
+                self._workers, self._warm = workers, True
+                return True
+            except LaunchFailed as error:
+                workers.kill()
+                why = str(error)
+        seed.discard()
+        logger.info("a cold start: %s", why)
+        return False
 
     def _watch(self, watch: Watch, keeper: Keeper) -> None:
         """Until all workers have ended or were killed, and nothing of them is left."""
@@ -265,7 +244,7 @@ class Node:
         if self._launch.node == 0:
             self._spools["system"].append([inventory.record(self._python, self._launch.python)])
         gpus = self._launch.slots if self._launch.slot_kind == "cuda" else []
-        sampler = Sampler(os.getpid(), self._work.root, gpus)
+        sampler = Sampler(self._workers.root_pid, self._work.root, gpus)
         self._regular.append(Every(INTERVAL_S, lambda: self._spools["system"].append([sampler.sample()])))
         self._regular[-1].start()
 
@@ -311,13 +290,6 @@ def deliver(beats: Beats, shipper: Shipper, reports: RunReports, deadline: float
 
 def ended(code: int | None, reason: str | None, *, rank: int | None = None, told: bool = False) -> dict[str, Any]:
     return {"exit_code": code, "failed_rank": rank, "reason": reason, "told": told}
-
-
-def _set_limits() -> None:
-    """For us and the workers: two pipes a worker may need more files than the usual 1024; core dumps would fill the disk."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def set_up_logging() -> None:

@@ -86,13 +86,9 @@ def reap() -> list[tuple[int, int]]:
 
 
 def main(control: int) -> None:
-    for signum in (_SIGINT, _SIGHUP, _SIGTERM):
-        _signal.signal(signum, _signal.SIG_IGN)
-    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    _signal.signal(_SIGCHLD, lambda *_: None)
-    _signal.set_wakeup_fd(wake_w)
-    _say(control, f"hello {os.getpid()}\n")
-    spec = marshal.loads(_exactly(control, int.from_bytes(_exactly(control, 8), "big")))  # noqa: S302
+    wake_r = listen()
+    say(control, f"hello {os.getpid()}\n")
+    spec = marshal.loads(exactly(control, int.from_bytes(exactly(control, 8), "big")))  # noqa: S302
     os.chdir(spec["cwd"])
     if spec["reap"]:
         become_subreaper()
@@ -101,17 +97,27 @@ def main(control: int) -> None:
     for worker in workers:
         os.close(worker["out"])
         os.close(worker["err"])
-    _watch(control, wake_r, pids, [w["group"] for w in workers])
+    watch(control, wake_r, pids, [w["group"] for w in workers])
     kill_below(os.getpid())
 
 
-def _watch(control: int, wake_r: int, pids: list[int], groups: list[bool]) -> None:
+def listen() -> int:
+    """Only the agent's word counts from now on; the returned end of a pipe is readable when a child has ended."""
+    for signum in (_SIGINT, _SIGHUP, _SIGTERM):
+        _signal.signal(signum, _signal.SIG_IGN)
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(_SIGCHLD, lambda *_: None)
+    _signal.set_wakeup_fd(wake_w)
+    return wake_r
+
+
+def watch(control: int, wake_r: int, pids: list[int], groups: list[bool]) -> None:
     """Tell of ends and obey, until told to kill or the agent is gone."""
     alive = dict(zip(pids, range(len(pids)), strict=True))
     while True:
         for pid, status in reap():
             if pid in alive:
-                _say(control, f"exit {alive.pop(pid)} {status}\n")
+                say(control, f"exit {alive.pop(pid)} {status}\n")
         ready = select.select([control, wake_r], [], [])[0]
         if wake_r in ready:
             os.read(wake_r, 4096)
@@ -139,21 +145,26 @@ def _start(worker: dict[str, object], bind_life: bool) -> int:
     if pid:
         return pid
     try:
-        os.setsid()
-        if bind_life:
-            prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-        for signum in (_SIGINT, _SIGHUP, _SIGTERM, _SIGCHLD, _SIGPIPE):
-            _signal.signal(signum, _signal.SIG_DFL)
-        _die_first()
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(int(str(worker["out"])), 1)
-        os.dup2(int(str(worker["err"])), 2)
-        os.closerange(3, 1 << 16)
+        take_place(int(str(worker["out"])), int(str(worker["err"])), bind_life)
         os.execvpe(argv[0], argv, env)  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
+
+
+def take_place(out: int, err: int, bind_life: bool) -> None:
+    """What makes a fork a worker: a session, signals as at birth, its own pipes and nothing else open."""
+    os.setsid()
+    if bind_life:
+        prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    for signum in (_SIGINT, _SIGHUP, _SIGTERM, _SIGCHLD, _SIGPIPE):
+        _signal.signal(signum, _signal.SIG_DFL)
+    _die_first()
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.closerange(3, 1 << 16)
 
 
 def _die_first() -> None:
@@ -174,14 +185,14 @@ def rank_exec(folder: str, argv: list[str]) -> None:
     os.execvp(argv[0], argv)  # noqa: S606
 
 
-def _say(control: int, text: str) -> None:
+def say(control: int, text: str) -> None:
     try:
         os.write(control, text.encode())
     except OSError:
         pass
 
 
-def _exactly(fd: int, size: int) -> bytes:
+def exactly(fd: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = os.read(fd, size - len(data))

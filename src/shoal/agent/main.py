@@ -16,6 +16,7 @@ from shoal.agent.wire import JoinReply, Launch
 
 if TYPE_CHECKING:
     from shoal.agent.node import WorkDir
+    from shoal.agent.seed import Seed
 
 _JOIN_LEAST_S, _JOIN_MOST_S = 0.05, 0.5
 _PORTS = (20000, 32700)
@@ -33,7 +34,8 @@ def main(args: list[str]) -> int:
     return run(Path(args[0]))
 
 
-def run(launch_file: Path) -> int:
+def run(launch_file: Path, seed: Seed | None = None) -> int:
+    """`seed`: a preloaded interpreter to run the worker in."""
     launch = Launch.read(launch_file)
     _own_session()
     _log_to(Path(launch.work_dir))
@@ -57,7 +59,7 @@ def run(launch_file: Path) -> int:
     warm.join()
     from shoal.agent.attempt import Node
 
-    return Node(launch, join, work, link).run()
+    return Node(launch, join, work, link, seed).run()
 
 
 def _join(link: Link, work: WorkDir) -> JoinReply | None:

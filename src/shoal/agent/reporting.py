@@ -35,6 +35,8 @@ class Orders:
         self.grace_s = 10.0
         self.stop = False
         self.fenced = False
+        self.on_why: Callable[[str], None] = lambda why: None
+        """Called with the reason before the first stop is given."""
 
     @property
     def stop_grace_s(self) -> float | None:
@@ -44,7 +46,9 @@ class Orders:
     def any(self) -> bool:
         return self.stop or self.fenced
 
-    def give(self, *, stop: bool = False, fenced: bool = False) -> None:
+    def give(self, *, stop: bool = False, fenced: bool = False, why: str | None = None) -> None:
+        if stop and why and not self.stop:
+            self.on_why(why)
         self.stop, self.fenced = self.stop or stop, self.fenced or fenced
         self.wake()
 
@@ -116,7 +120,7 @@ class Beats(threading.Thread):
     def _obey(self, reply: BeatReply) -> None:
         self._orders.grace_s = reply.grace_s
         if reply.stop or reply.fenced:
-            self._orders.give(stop=reply.stop, fenced=reply.fenced)
+            self._orders.give(stop=reply.stop, fenced=reply.fenced, why=reply.why)
 
     def _after(self, error: ShoalError, *, ended: bool) -> float:
         """What to make of a beat that failed; returns how long to wait before the next."""

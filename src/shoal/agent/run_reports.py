@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from shoal.agent.node import WorkDir
 from shoal.agent.run_progress import RunProgress
 from shoal.agent.run_spool import RunSpool
 from shoal.agent.spool import Spool
+from shoal.agent.wire import STOP_REASON
 
 STREAM = "metric"
 _DRAIN_FIRST_S = 1.0
@@ -40,6 +42,11 @@ class RunReports:
 
     def look(self) -> None:
         self._reader.look()
+
+    def say_why(self, why: str) -> None:
+        """To the SDK, which reads it once its process is told to stop."""
+        with contextlib.suppress(OSError):  # before there is a folder, nobody is there to read it
+            (self._folder / STOP_REASON).write_text(why, encoding="utf-8")
 
     def progress(self) -> dict[str, Any] | None:
         return self._progress.report()

@@ -11,6 +11,8 @@ from typing import Any
 
 TOKEN_HEADER = "X-Shoal-Agent"
 BEAT_INTERVAL_S = 1.0
+STOP_REASON = "stop-reason"
+"""The file beside the SDK's records that says why the workers are told to stop."""
 
 
 class _Wire:
@@ -80,4 +82,5 @@ class BeatReply(_Wire):
     fenced: bool = False
     stop: bool = False
     grace_s: float = 10.0
+    why: str | None = None
     commands: list[dict[str, Any]] = []

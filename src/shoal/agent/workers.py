@@ -63,6 +63,8 @@ class Workers:
         self._rest = b""
         self.gone = False
         """The inner process has ended: nothing more will be told."""
+        self.root_pid = os.getpid()
+        """Whatever is below it is the job's."""
 
     def start(
         self, specs: list[Spec], cwd: Path, wrap: Callable[[list[str]], list[str]], *, reap: bool, env: dict[str, str]
@@ -96,23 +98,27 @@ class Workers:
             {"argv": s.argv, "env": s.env, "out": out, "err": err, "group": s.group}
             for s, (out, err) in zip(specs, pipes, strict=True)
         ]
-        self._send_spec({"cwd": str(cwd), "reap": reap, "workers": workers})
-
-    def _send_spec(self, spec: dict[str, object]) -> None:
-        assert self._socket is not None  # noqa: S101
-        data = marshal.dumps(spec)
+        data = marshal.dumps({"cwd": str(cwd), "reap": reap, "workers": workers})
         try:
-            self._socket.sendall(len(data).to_bytes(8, "big") + data)
-            self._socket.settimeout(HELLO_TIMEOUT_S)
+            ours.sendall(len(data).to_bytes(8, "big") + data)
+        except OSError as error:
+            raise LaunchFailed(f"the sandbox did not come up: {error}") from error
+        self._first_line(ours)
+
+    def _first_line(self, end: socket.socket) -> str:
+        """What is said on coming up."""
+        end.settimeout(HELLO_TIMEOUT_S)
+        try:
             while b"\n" not in self._rest:
-                piece = self._socket.recv(4096)
+                piece = end.recv(4096)
                 if not piece:
                     raise LaunchFailed("the sandbox ended before it began")
                 self._rest += piece
         except OSError as error:
             raise LaunchFailed(f"the sandbox did not come up: {error}") from error
-        _, _, self._rest = self._rest.partition(b"\n")
-        self._socket.setblocking(False)
+        line, _, self._rest = self._rest.partition(b"\n")
+        end.setblocking(False)
+        return line.decode(errors="replace")
 
     def fileno(self) -> int:
         return self._socket.fileno() if self._socket else -1
@@ -143,6 +149,7 @@ class Workers:
         while not self.gone and (left_s := deadline - time.monotonic()) > 0:
             wait_readable([self.fileno()], left_s)
             exits += self.events()
+        self._end_sandbox()
         if self._process is not None:
             try:
                 self._process.wait(_KILL_PATIENCE_S)
@@ -156,6 +163,9 @@ class Workers:
             self._socket = None
         self.gone = True
         return exits
+
+    def _end_sandbox(self) -> None:
+        """It ends with the inner process."""
 
     def _send(self, command: bytes) -> None:
         if self._socket is not None and not self.gone:

@@ -22,6 +22,7 @@ import psutil
 from shoal.core.agents import Launch
 from shoal.core.boot import boot_id
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.engines.nursery import Nursery, WarmAgent
 from shoal.engines.slots import detect
 
 logger = logging.getLogger(__name__)
@@ -30,13 +31,21 @@ MACHINE = "local"
 
 class LocalEngine(Engine):
     def __init__(
-        self, nodes_dir: Path, *, slots: int = 0, python: str = sys.executable, agent_env: dict[str, str] | None = None
+        self,
+        nodes_dir: Path,
+        *,
+        slots: int = 0,
+        python: str = sys.executable,
+        agent_env: dict[str, str] | None = None,
+        nursery: Nursery | None = None,
     ):
+        """`nursery`: where agents with a single worker come from when it is warm."""
         self._nodes_dir = nodes_dir
         self._python = python
         self._agent_env = agent_env or {}
+        self._nursery = nursery
         self._kind, self._slots = detect(slots)
-        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes] | WarmAgent] = {}
         self._salvaging: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
 
@@ -64,7 +73,7 @@ class LocalEngine(Engine):
                 if self.status(*key) is AgentState.ALIVE:
                     continue
                 self._write_launch(launch)
-                child = self._spawn(command.argv, self._dir(*key))
+                child = self._warm_agent(gang) or self._spawn(command.argv, self._dir(*key))
                 started.append(key)
                 with self._lock:
                     self._children[key] = child
@@ -123,6 +132,13 @@ class LocalEngine(Engine):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w") as file:
             file.write(launch.model_dump_json())
+
+    def _warm_agent(self, gang: Gang) -> WarmAgent | None:
+        [launch] = gang.nodes if len(gang.nodes) == 1 else [None]
+        if self._nursery is None or launch is None or len(launch.slots) != 1 or launch.python != self._python:
+            return None
+        with self._lock:
+            return self._nursery.agent(self._launch_file(launch), launch.cpu_threads)
 
     def _spawn(self, argv: list[str], directory: Path) -> subprocess.Popen[bytes]:
         env = {k: v for k, v in os.environ.items() if k not in ("SHOAL_API_KEY", "SHOAL_URL")} | self._agent_env
