@@ -26,19 +26,22 @@ from shoal.core.people import ALL_SCOPES, Role
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.core.states import JobState
+from shoal.core.sweeps import Axis, Between, SweepSpec
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Checkpoint
 from shoal.server.models.jobs import Attempt, Job, Node, Segment
 from shoal.server.models.people import User, Workspace
+from shoal.server.models.sweeps import Sweep, Trial
 from shoal.server.policy import Access, AgentIdentity, Principal, hash_token
 from shoal.server.run import open_context
-from shoal.server.services import checkpoints, chunks, datasets, jobs, media, sources, streams
+from shoal.server.services import checkpoints, chunks, datasets, jobs, media, sources, streams, sweeps
 from shoal.server.services.events import move, tell
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 from shoal.testing.server import make_context
 
-BIG, LONG = "big", "long"
+BIG, LONG, SWEEP = "big", "long", "many"
+TRIALS = 10_000
 METRICS = ("loss", "lr", "grad_norm", "accuracy", "tokens/s")
 LARGE_SEGMENT, SMALL_SEGMENT = 7_000, 25
 """Lines: of a script that prints as fast as it can, and of one that is watched."""
@@ -78,8 +81,34 @@ class Filler:
         long = self.job(LONG, end=JobState.SUCCEEDED)
         self.steps(long, 0, self.points, METRICS[:1])
         self.big(self.job(BIG, end=JobState.FAILED))
+        self.sweep()
         for index in range(50):
             self.dataset(f"data-{index:02}", 5000 if index == 0 else 3)
+
+    def sweep(self) -> None:
+        job = JobSpec(name=SWEEP, entry=["train.py"], source_id=self.source)
+        space: dict[str, Axis] = {
+            name: Between(low=1e-5, high=1e-1, log=True) for name in ("lr", "decay", "dropout", "warmup")
+        }
+        spec = SweepSpec(name=SWEEP, job=job, space=space, search="tpe", trials=TRIALS, parallel=8)
+        made, now = sweeps.create(self.ctx, self.access, spec), utcnow()
+        rows = [
+            {
+                "sweep_id": made.id, "number": number, "params": {name: 10 ** self.rng.uniform(-5, -1) for name in space},
+                "key": str(number), "job_name": f"{SWEEP}-{number}", "state": "done", "result": self.rng.random(), "reports": 3,
+                "step": 30, "curve": [], "seconds": 60.0, "created_at": now, "ended_at": now,
+            }
+            for number in range(TRIALS)
+        ]  # fmt: skip
+
+        def work(session: Session) -> None:
+            session.execute(insert(Trial), rows)
+            ended = update(Sweep).values(
+                state="finished", ended_at=now, best=min(rows, key=lambda r: r["result"])["number"]
+            )
+            session.execute(ended.where(Sweep.id == made.id))
+
+        self.ctx.db.write(work)
 
     def big(self, who: AgentIdentity) -> None:
         self.steps(who, 0, self.points // len(METRICS), METRICS)

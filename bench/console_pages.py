@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import httpx
-from console_fill import BIG, LONG, METRICS, ODD
+from console_fill import BIG, LONG, METRICS, ODD, SWEEP
 
 W = "/w/default"
 J = f"{W}/jobs/{BIG}"
@@ -49,6 +49,9 @@ def addresses(client: httpx.Client) -> dict[str, list[str]]:
         f"{job}/system": [f"{J}/system", f"{J}/system.json"],
         "/w/{workspace}/checkpoints": [f"{W}/checkpoints"],
         "/w/{workspace}/compare": [f"{W}/compare?jobs={BIG},{LONG}", f"{W}/compare?jobs={','.join([BIG, *some])}"],
+        "/w/{workspace}/sweeps": [f"{W}/sweeps"],
+        "/w/{workspace}/sweeps/new": [f"{W}/sweeps/new", f"{W}/sweeps/new?job={BIG}"],
+        "/w/{workspace}/sweeps/{sweep}": [f"{W}/sweeps/{SWEEP}{end}" for end in ("", ".json", "?order=result", "?order=result&after=17&part=trials")],
         "/w/{workspace}/datasets": [f"{W}/datasets"],
         "/w/{workspace}/datasets/{dataset}": [
             f"{W}/datasets/data-00", f"{W}/datasets/data-00?folder=part-001",

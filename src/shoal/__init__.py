@@ -11,6 +11,9 @@ _PUBLIC = {
     "download_checkpoint": "shoal.client.download",
     "init": "shoal.sdk.start",
     "integrations": "shoal.integrations",
+    "skip_trial": "shoal.sdk.trial",
+    "sweep": "shoal.tune.sweep",
+    "trial_params": "shoal.sdk.trial",
 }
 """Public name → its module."""
 

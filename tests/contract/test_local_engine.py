@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from shoal.core.boot import boot_id
-from shoal.engines.base import AgentState
+from shoal.engines.base import AgentState, Gang
 from shoal.engines.local import LocalEngine
+from shoal.engines.nursery import Nursery
 from shoal.testing.engines import EngineContract, eventually, make_gang
 
 # Says who it is, as an agent does, and then waits to be ended. `--salvage` ends at once.
@@ -70,6 +71,69 @@ def count_agents(tmp_path):
 
 class TestLocalEngine(EngineContract):
     pass
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory):
+    nursery = Nursery(sys.executable, {}, tmp_path_factory.mktemp("nursery") / "log")
+    yield nursery
+    nursery.close()
+
+
+class TestLocalEngineWithWarmAgents(EngineContract):
+    """These agents are real; they find no server and ask on, until they are ended."""
+
+    @pytest.fixture
+    def reopen(self, tmp_path, nursery):
+        warm = make_gang(tmp_path / "warm-up", num_nodes=1).nodes[0]
+        Path(warm.work_dir).mkdir(parents=True)
+        (Path(warm.work_dir) / "launch.json").write_text(warm.model_dump_json())
+        found = []
+
+        def asked():
+            agent = nursery.agent(Path(warm.work_dir) / "launch.json", 1)
+            found.extend([agent] if agent else [])
+            return bool(found)
+
+        eventually(asked, 60)
+        found[0].kill()
+        found[0].wait()
+        return lambda: LocalEngine(tmp_path / "nodes", slots=4, nursery=nursery)
+
+    @pytest.fixture
+    def engine(self, reopen, gang):
+        engine = reopen()
+        yield engine
+        engine.cancel(gang.attempt_id)
+        # Salvages would ask for the server for days.
+        for process in psutil.process_iter(["cmdline"]):
+            if gang.nodes[0].work_dir in (process.info["cmdline"] or []):
+                process.kill()
+
+    @pytest.fixture
+    def gang(self, tmp_path):
+        [node] = make_gang(tmp_path / "nodes", num_nodes=1).nodes
+        return Gang(attempt_id=node.attempt_id, nodes=[node.model_copy(update={"python": sys.executable})])
+
+    @pytest.fixture
+    def count_agents(self, tmp_path):
+        def count():
+            lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+            return sum("shoal.agent" in line and f"{tmp_path}/nodes" in " ".join(line) for line in lines)
+
+        return count
+
+    def test_they_come_from_the_nursery_and_outlive_it(self, engine, gang, nursery):
+        engine.start(gang)
+        directory = Path(gang.nodes[0].work_dir)
+        eventually(lambda: (directory / "agent.json").exists())
+        agent = psutil.Process(json.loads((directory / "agent.json").read_text())["pid"])
+        assert agent.ppid() == nursery.pid
+        nursery.close()
+        assert engine.status(gang.attempt_id, 0) is AgentState.ALIVE
+        engine.cancel(gang.attempt_id)
+        assert engine.status(gang.attempt_id, 0) is AgentState.GONE
+        assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_launch_file_is_for_the_owner_only(engine, gang):

@@ -17,6 +17,7 @@ from typing import Any
 from corpus import ANSI, CORPUS, HOSTILE, NAME, SVG, TRAIN, picture
 from sqlalchemy import delete, select
 from web_run import Run, put
+from web_sweeps import SPACE, add_sweep
 
 from shoal.core.artifacts import Manifest
 from shoal.core.bugs import BugCommit
@@ -25,10 +26,12 @@ from shoal.core.datasets import DatasetBegin
 from shoal.core.people import ProfileChange, Role, SecretSet
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
+from shoal.core.sweeps import Choice
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Checkpoint, Dataset
 from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.models.people import User, Workspace
+from shoal.server.models.sweeps import Sweep
 from shoal.server.run import open_context
 from shoal.server.services import bugs, checkpoints, datasets, people, secrets
 from shoal.server.services.people import start_session
@@ -45,6 +48,8 @@ class Filled:
     """The id of that workspace."""
     jobs: dict[str, str] = field(default_factory=dict)
     datasets: dict[str, str] = field(default_factory=dict)
+    sweep: str = ""
+    """The hostile one."""
     base: str = ""
     """Set once a server runs."""
 
@@ -91,6 +96,7 @@ def _usual(ctx: Context, me: Person, made: Filled) -> None:
         ctx.db.write(functools.partial(_past, run.id, 1.0 if end == "succeeded" else 0.62))
         if name == "wider":
             _capsule(run, {"x": "tensor 32 × 784 float32"}, "label", "KeyError")
+    add_sweep(ctx, me, "lr-and-width", trials=60, job_id=made.jobs["baseline"])
     for step in (100, 200, 300):
         _checkpoint(ctx, me, f"step-{step}", step, job=(made.jobs["baseline"], "baseline"))
     waits = Run(ctx, me, "waits", **given)
@@ -136,6 +142,8 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
         run.become("starting", "running", "failed", reason=HOSTILE)
         ctx.db.write(functools.partial(_past, run.id, 0.5))
         _capsule(run, {HOSTILE: HOSTILE}, HOSTILE, HOSTILE[:100])
+    space = SPACE | {"text": Choice(values=CORPUS), HOSTILE: Choice(values=[HOSTILE, 1])}
+    made.sweep = add_sweep(ctx, me, "bad-sweep", job_id=made.jobs["bad"], space=space, metric=HOSTILE)
     _checkpoint(ctx, me, "ckpt", 4, job=(made.jobs["bad"], "bad"), model=HOSTILE)
     data = {f"{n:02} {text.replace('/', '∕')}.txt": text.encode() for n, text in enumerate(CORPUS)}
     rows = "a,b\n" + "".join(f'"{text.replace(chr(34), chr(34) * 2)}",{n}\n' for n, text in enumerate(CORPUS))
@@ -150,6 +158,8 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
         """What only a bug elsewhere could let in."""
         session.get_one(Workspace, me.workspace_id).name = NAME
         session.get_one(Job, made.jobs["worse"]).name = NAME
+        sweep = session.get_one(Sweep, made.sweep)
+        sweep.name, sweep.reason = NAME, HOSTILE
         session.get_one(Dataset, made.datasets["bad"]).name = NAME
         for row in session.scalars(select(Event).where(Event.job_id == made.jobs["bad"])):
             row.message = HOSTILE

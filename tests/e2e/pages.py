@@ -43,6 +43,9 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "job-code": (f"{_JOB}/code", f"{w}/jobs/baseline/code?file=train.py"),
         "job-system": (f"{_JOB}/system", f"{w}/jobs/baseline/system"),
         "compare": ("/w/{workspace}/compare", f"{w}/compare?jobs=baseline,wider,longer"),
+        "sweeps": ("/w/{workspace}/sweeps", f"{w}/sweeps"),
+        "sweep": ("/w/{workspace}/sweeps/{sweep}", f"{w}/sweeps/lr-and-width?order=result"),
+        "new-sweep": ("/w/{workspace}/sweeps/new", f"{w}/sweeps/new?job=baseline"),
         "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),
         "datasets": ("/w/{workspace}/datasets", f"{w}/datasets"),
         "dataset": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=train.csv"),
@@ -68,6 +71,7 @@ def settled(page: object, address: str) -> None:
     for place, shown in (
         ("#charts", ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden])"),
         ("#log", "#log > *"),
+        ("#plots", "#parallel .axis-name, #no-results:not([hidden])"),
     ):
         if page.locator(place).count():  # type: ignore[attr-defined]
             page.locator(shown).first.wait_for()  # type: ignore[attr-defined]

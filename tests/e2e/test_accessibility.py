@@ -74,6 +74,7 @@ def test_no_dialog_has_a_serious_flaw(looking, filled, axe):
         ("/w/default/datasets", "Upload"),
         ("/admin", "Add someone"),
         ("/w/default/jobs/baseline", "Delete"),
+        ("/w/default/sweeps/lr-and-width", "Delete"),
     ):
         page.goto(filled.base + address)
         page.get_by_role("button", name=button).first.click()

@@ -29,7 +29,7 @@ def test_code_is_dropped_arguments_are_filled_in_and_the_job_runs_as_the_command
     page.get_by_role("link", name="New job").click()
     page.wait_for_url("**/jobs/new")  # with its scripts
     drop(page, "look.ipynb", b"{}")
-    expect(page.locator(".bring .form-error")).to_contain_text("A notebook cannot be run")
+    expect(page.locator(".bring .form-error")).to_contain_text("not a notebook")
     drop(page, "net.zip", packed(tmp_path))
     expect(page.get_by_label("Script to run")).to_have_value("train.py")
     expect(page.locator(".bring .form-error")).to_be_empty()

@@ -35,7 +35,8 @@ def test_every_page_shows_hostile_names_as_text(page, filled):
         "/", "/workspaces", "/settings", "/keys", "/admin", "/usage", f"{w}/jobs", f"{w}/members", f"{w}/secrets",
         f"{w}/checkpoints", f"{w}/datasets", f"{w}/jobs/new?from={filled.jobs['bad']}", f"{w}/compare?jobs={filled.jobs['bad']},{filled.jobs['worse']}",
         job, worse, f"{worse}/metrics", f"{worse}/logs", f"{job}/checkpoints", f"{worse}/figures", f"{worse}/code", f"{job}/system",
-        f"{w}/datasets/{filled.datasets['bad']}",
+        f"{w}/datasets/{filled.datasets['bad']}", f"{w}/sweeps", f"{w}/sweeps/{filled.sweep}", f"{w}/sweeps/new?job={filled.jobs['bad']}",
+        f"{w}/sweeps/new?from={filled.sweep}",
     ]  # fmt: skip
     told = {
         "/",
@@ -47,6 +48,8 @@ def test_every_page_shows_hostile_names_as_text(page, filled):
         f"{worse}/logs",
         f"{worse}/figures",
         f"{w}/checkpoints",
+        f"{w}/sweeps/{filled.sweep}",
+        f"{w}/sweeps/new?from={filled.sweep}",
     }
     for address in looked_at:
         settled(page, filled.base + address)
@@ -121,6 +124,7 @@ def test_what_is_typed_and_what_is_in_the_address_is_text(page, filled):
         f"{w}/datasets/{filled.datasets['bad']}?file={quote(HOSTILE)}", f"{w}/datasets/{filled.datasets['bad']}?folder={quote(HOSTILE)}",
         f"{w}/jobs?status={quote(HOSTILE)}", f"{w}/jobs?before={quote(HOSTILE)}",
         f"{w}/compare?jobs={quote(HOSTILE)}", f"{w}/jobs/new?from={quote(HOSTILE)}",
+        f"{w}/sweeps/{quote(HOSTILE, safe='')}", f"{w}/sweeps/new?job={quote(HOSTILE)}", f"{w}/sweeps/{filled.sweep}?order={quote(HOSTILE)}",
         f"{w}/jobs/bad/figures/one?name={quote(HOSTILE)}&type=x", f"/sign-in?next={quote('javascript:ran(70)')}",
         f"/sign-in?next={quote('//example.org/' + HOSTILE)}",
     ):  # fmt: skip
@@ -137,6 +141,19 @@ def test_what_is_typed_and_what_is_in_the_address_is_text(page, filled):
     page.goto(f"{base}{w}/jobs/new")
     page.get_by_label("All of them in one line").fill(HOSTILE + " '")
     expect(page.locator("#preview")).to_contain_text(re.compile("quot", re.IGNORECASE))
+
+
+def test_charts_of_a_sweep_are_text(page, filled):
+    settled(page, f"{filled.base}{filled.bad}/sweeps/{filled.sweep}")
+    assert {HOSTILE, "text"} <= set(page.locator("#scatter-x option").all_text_contents())
+    page.locator("#scatter-x").select_option("text")
+    page.locator("#best-so-far svg").hover(position={"x": 90, "y": 120})
+    page.locator("#parallel .handle").first.press("ArrowUp")
+    expect(page.locator("#trial-shown")).to_contain_text("in the chosen ranges")
+    page.goto(f"{filled.base}{filled.bad}/sweeps/new")
+    page.get_by_label("Name of a parameter").fill(HOSTILE)
+    page.get_by_label("Values of the parameter").fill(HOSTILE)
+    expect(page.locator("#param-rows .told")).to_contain_text("NAME=VALUES")
 
 
 def test_a_shared_file_of_it_is_text_too(page, filled, beside_mallory, tmp_path):

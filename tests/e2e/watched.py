@@ -7,7 +7,13 @@ from typing import Any
 
 from filled import Filled
 
-_UNANSWERED = ("Failed to load resource", "Response Status Error Code", "htmx:sendError", "htmx:afterRequest")
+_UNANSWERED = (
+    "Failed to load resource",
+    "Response Status Error Code",
+    "htmx:sendError",
+    "htmx:sendAbort",
+    "htmx:afterRequest",
+)
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 

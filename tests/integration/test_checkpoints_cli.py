@@ -32,6 +32,17 @@ for step in range(start + 10, 31, 10):
     while "hang" in sys.argv and step == 20 and not start:
         time.sleep(0.1)
 """
+# The snippet of a job's page, where nothing but the base install is.
+BARE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "numpy", "fastapi", "sqlalchemy", "jinja2", "optuna", "transformers", "fsspec", "pygments"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from NetmindMixins.Netmind import nmp
+print(nmp.download_checkpoint(job_id=sys.argv[1], token=sys.argv[2], url=sys.argv[3]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +92,10 @@ def test_a_key_and_the_jobs_id_are_enough_on_any_machine(server, job, tmp_path):
     path = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
     assert path == str(tmp_path / "saves-checkpoint-20")
     assert (Path(path) / "model.bin").read_bytes() == bytes([20]) * 50_000
+
+    (Path(path) / "model.bin").unlink()
+    seen = subprocess.run([sys.executable, "-c", BARE, view["id"], key, record.url], env=env, cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
+    assert seen.stdout.strip() == path and (Path(path) / "model.bin").stat().st_size == 50_000, seen.stderr
 
     def get(route, token=key):
         url = f"{record.url}/api/v1/workspaces/default/{route}"

@@ -24,11 +24,10 @@ def test_a_full_disk_refuses_new_work_and_recovers_by_itself(small_disk, code):
     with live_server(small_disk / "home") as server:
         server.cli("training", "run", "before", "--dir", str(folder), "-f", "--", "train.py")
         filler = small_disk / "filler"
-        with filler.open("wb") as file:
+        with filler.open("wb", buffering=0) as file:  # what a buffer still holds would fail again when it is closed
             try:
                 while True:
                     file.write(os.urandom(65536))
-                    file.flush()
             except OSError:
                 pass
         (folder / "data.bin").write_bytes(os.urandom(3_000_000))

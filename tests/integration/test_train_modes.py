@@ -229,6 +229,12 @@ def test_a_search_trains_every_variant_and_tells_the_best(here, monkeypatch):
     assert sum("starts on" in line for line in lines) == 2, "what was finished is not trained again"
 
 
+def test_a_training_that_skips_itself_has_not_failed():
+    tasks = [task("large", "print('skipped: too large', file=sys.stderr); sys.exit(77)"), task("small")]
+    results = run_pool(tasks, [Place(Host(), (0, 1))], FEW, Desk())
+    assert [(r.status, r.reason) for r in results] == [("skipped", None), ("finished", None)]
+
+
 def test_a_script_by_itself_has_the_first_variant(here, monkeypatch):
     from shoal.train.params import Params, Range
     from shoal.train.search import given

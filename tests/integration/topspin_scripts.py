@@ -64,3 +64,31 @@ from param import Param
 from topspin import starter
 starter.start_distributed_train(Param.get_instance(), "train.py")
 """
+OTHER_TRAIN = (
+    TRAIN.replace("from param import Param", "from other_param import Other")
+    .replace("Param.get_instance", "Other.get_instance")
+    .replace("return self.w * x", "return 10 * self.w * x")
+)
+OTHER_PARAM = """
+from param import Param
+
+class Other(Param):
+  def __init__(self):
+    super().__init__()
+    self.path_work = "elsewhere/run.other"
+"""
+MANY = """
+from other_param import Other
+from param import Param
+from topspin import starter
+
+first, second, wide = Param.get_instance().clone(), Param.get_instance().clone(), Other.get_instance()
+for param in (first, second):
+  param.gpu_num, param.train_sample_num, param.eval_gap_sample_num = 1, 2, 2
+second.lr = 2.0
+tasks = [
+  starter.Task(wide, "other_train.py"), starter.Task(first, "train.py"), starter.Task(second, "train.py")
+]
+servers = [starter.Server(None, [0, 1]), starter.Server("localhost", [5])]
+print([result.status for result in starter.RunManager(tasks, servers).run()])
+"""

@@ -72,12 +72,17 @@ def follow_job(client: Client, job: JobSummary, options: LogOptions) -> int:
         _Watch(client, job, options).run()
         view = client.jobs.get(job.id)
     except KeyboardInterrupt:
-        out.end_line()
-        out.say(f"Detached. Job '{job.name}' goes on.")
-        out.say(f"  see it again:  {out.prog} training logs {job.name} -f")
-        out.say(f"  stop it:       {out.prog} training stop {job.name}")
-        return DETACHED
+        return detach(f"Job '{job.name}'", see=f"training logs {job.name} -f", stop=f"training stop {job.name}")
     return finish(view)
+
+
+def detach(what: str, *, see: str, stop: str) -> int:
+    """After ^C: it goes on, and these commands come back to it or end it."""
+    out.end_line()
+    out.say(f"Detached. {what} goes on.")
+    out.say(f"  see it again:  {out.prog} {see}")
+    out.say(f"  stop it:       {out.prog} {stop}")
+    return DETACHED
 
 
 def finish(job: JobView) -> int:

@@ -22,6 +22,11 @@ STATUS_STYLES = {
     "lost": "bold red",
     "up": "green",
     "down": "bold red",
+    "finished": "green",
+    "done": "green",
+    "reused": "green",
+    "pruned": "magenta",
+    "skipped": "yellow",
 }
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -15,6 +15,7 @@ from shoal.cli._format import STATUS_STYLES, ago, clean, timestamp
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -73,7 +74,7 @@ class Output:
             self.say(empty)
             return
         if self.is_terminal:
-            self._rich_table(rows, columns)
+            self.console().print(self.rich_table(rows, columns))
         else:
             self._plain_table(rows, columns)
 
@@ -180,7 +181,8 @@ class Output:
         style = STATUS_STYLES.get(text) if isinstance(value, str) else None
         return (text, style) if style else text
 
-    def _rich_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> None:
+    def rich_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> Table:
+        """As `table` shows it on a terminal."""
         from rich.table import Table
         from rich.text import Text
 
@@ -193,7 +195,7 @@ class Output:
             table.add_row(
                 *(Text(text, style=STATUS_STYLES.get(text, "") if is_status else "") for text, is_status in cells)
             )
-        self.console().print(table)
+        return table
 
     def _plain_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> None:
         grid = [[c.title for c in columns], *([plain(c.value(row)) for c in columns] for row in rows)]

@@ -9,6 +9,7 @@ from shoal.cli._follow import progress_text, run_time
 from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, size, timestamp
 from shoal.cli._output import Column, out
 from shoal.cli._spark import number
+from shoal.core.money import MILLION, money
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,6 +41,7 @@ def _header(job: JobView) -> None:
             ("Waiting", job.waiting),
             ("Progress", progress_text(job.progress, with_bar=out.is_terminal) if job.progress else None),
             ("Ran for" if job.ended_at else "Running for", run_time(job)),
+            ("Used", _used(job)),
             ("Exit code", job.exit_code),
             ("Workspace", job.workspace),
             ("Submitted", f"{_when(job.created_at)} by {clean(job.created_by)}"),
@@ -47,6 +49,13 @@ def _header(job: JobView) -> None:
             ("Ended", _when(job.ended_at)),
         ]
     )
+
+
+def _used(job: JobView) -> str | None:
+    if not job.slot_seconds:
+        return None
+    costs = [money(round(cost * MILLION), currency) for currency, cost in job.costs.items()]
+    return ", ".join([f"{job.slot_seconds / 3600:.4f} slot-hours", *costs])
 
 
 def _resources(job: JobView) -> None:
@@ -66,6 +75,7 @@ def _resources(job: JobView) -> None:
             ("Priority", spec.priority or None),
             ("Restarts", f"up to {spec.max_restarts}"),
             ("Time limit", duration(spec.time_limit_s) if spec.time_limit_s else None),
+            ("Budget", spec.budget),
         ],
         indent="  ",
     )

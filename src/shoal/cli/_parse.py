@@ -14,7 +14,7 @@ __all__ = ["parse_duration", "parse_nodes", "parse_pairs", "parse_seconds", "par
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_since(text: str, now: datetime | None = None) -> datetime:
+def parse_since(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime:
     """`5m` ago, or a moment like `2025-01-31T12:00:00` (local time unless it names a zone)."""
     if re.match(r"\d{4}-", text):
         try:
@@ -23,12 +23,12 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
             pass
     else:
         try:
-            return (now or datetime.now(UTC)) - timedelta(seconds=parse_duration(text, "--since"))
+            return (now or datetime.now(UTC)) - timedelta(seconds=parse_duration(text, option))
         except UsageError:
             pass
     raise UsageError(
-        f"--since {text!r} is neither a length of time nor a moment.",
-        hint="Like this: --since 5m, or --since 2025-01-31T12:00:00Z",
+        f"{option} {text!r} is neither a length of time nor a moment.",
+        hint=f"Like this: {option} 5m, or {option} 2025-01-31T12:00:00Z",
     )
 
 

@@ -6,14 +6,14 @@ import posixpath
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.cli._format import bar, plural, size
 from shoal.cli._output import out
-from shoal.core.errors import EntryNotFound, Refused, UsageError
+from shoal.core.errors import EntryNotFound, UsageError
 from shoal.core.names import did_you_mean
 from shoal.core.settings import ServerSettings
 
@@ -23,15 +23,28 @@ if TYPE_CHECKING:
 
 MAX_BYTES = ServerSettings().max_source_mb << 20
 MAX_FILES = 100_000
+Look = Callable[[Path, Sequence[str], Sequence[str]], None]
 _SUFFIXES = (".py", ".sh")
 _REDRAW_S = 0.1
-_COMMIT_TRIES = 3
 _WORTH_A_BAR = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
+class NotebookChoice:
+    where: str
+    """A file, or a URL that the server fetches."""
+    entry_cell: str | None = None
+    as_is: bool = False
+    token_stdin: bool = False
+
+    @property
+    def is_url(self) -> bool:
+        return self.where.lower().startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, slots=True)
 class SourceChoice:
-    """At most one of these; none means the present folder."""
+    """At most one of these, but for a notebook with its folder; none means the present folder."""
 
     repository_url: str | None = None
     source_name: str | None = None
@@ -39,12 +52,14 @@ class SourceChoice:
     archive: Path | None = None
     file: Path | None = None
     revision: str | None = None
+    notebook: NotebookChoice | None = None
 
     def check(self) -> None:
         given = {
             "--repository-url": self.repository_url,
             "--source-name": self.source_name,
-            "--dir": self.folder,
+            "--dir": None if self.notebook and not self.notebook.is_url else self.folder,
+            "--notebook": self.notebook,
             "--zip": self.archive,
             "--file": self.file,
         }
@@ -59,8 +74,17 @@ class SourceChoice:
         return bool(self.repository_url or self.source_name)
 
 
-def send_source(client: Client, choice: SourceChoice, entry: Sequence[str]) -> tuple[str, list[str]]:
-    """The source's id on the server, and the entry with its script named as it is in the source."""
+def send_source(
+    client: Client, choice: SourceChoice, entry: Sequence[str], *, look: Look | None = None
+) -> tuple[str, list[str]]:
+    """The source's id on the server, and the entry with its script named as it is in the source.
+
+    `look(folder, paths, entry)` sees what is about to be sent from here.
+    """
+    if choice.notebook is not None:
+        from shoal.cli._notebook import send_notebook
+
+        return send_notebook(client, choice.notebook, choice.folder, entry, look)
     if choice.is_git:
         if not entry:
             raise _no_script([])
@@ -71,8 +95,8 @@ def send_source(client: Client, choice: SourceChoice, entry: Sequence[str]) -> t
         return source.id, [_relative(entry[0]), *entry[1:]]
     if choice.archive is not None:
         with tempfile.TemporaryDirectory(prefix="shoal-") as scratch:
-            return _send(client, choice, _unpack(choice.archive, Path(scratch) / "source"), entry)
-    return _send(client, choice, choice.folder or Path.cwd(), entry)
+            return _send(client, choice, _unpack(choice.archive, Path(scratch) / "source"), entry, look)
+    return _send(client, choice, choice.folder or Path.cwd(), entry, look)
 
 
 def check_entry(entry: Sequence[str], paths: Sequence[str], folder: Path | None = None) -> list[str]:
@@ -83,6 +107,8 @@ def check_entry(entry: Sequence[str], paths: Sequence[str], folder: Path | None 
     if not entry:
         raise _no_script(paths)
     script = _relative(entry[0], folder)
+    if script.endswith(".ipynb"):
+        raise UsageError(f"{script} is a notebook.", hint=f"{out.prog} training run NAME --notebook {script}")
     if script in paths:
         return [script, *entry[1:]]
     is_folder = any(path.startswith(script.rstrip("/") + "/") for path in paths)
@@ -109,9 +135,10 @@ def _what_was_meant(script: str, paths: Sequence[str], folder: Path | None) -> s
     )
 
 
-def _send(client: Client, choice: SourceChoice, folder: Path, entry: Sequence[str]) -> tuple[str, list[str]]:
+def _send(
+    client: Client, choice: SourceChoice, folder: Path, entry: Sequence[str], look: Look | None
+) -> tuple[str, list[str]]:
     from shoal.store.pack import pack_files, pack_tree
-    from shoal.store.transfer import upload
 
     if choice.file is not None:
         packed = pack_files([choice.file])
@@ -123,15 +150,19 @@ def _send(client: Client, choice: SourceChoice, folder: Path, entry: Sequence[st
         origin = {"kind": "archive" if choice.archive else "folder", "path": str(where.absolute())}
     for line in packed.skipped:
         out.warn(f"left out: {line}")
-    entry = check_entry(entry, [f.path for f in packed.manifest.files], None if choice.archive else folder)
-    for _ in range(_COMMIT_TRIES):
-        with _UploadBar(packed) as progress:
-            sent = upload(packed, client.store, progress=progress.add)
-        source = client.sources.commit(packed.manifest, origin)
-        if not source.missing:
-            out.dim(f"Source: {plural(source.files, 'file')}, {size(source.size)} ({size(sent)} sent)")
-            return source.id, list(entry)
-    raise Refused("The server keeps losing parts of the source while they are sent. Try again.")
+    paths = [f.path for f in packed.manifest.files]
+    entry = check_entry(entry, paths, None if choice.archive else folder)
+    if look is not None:
+        look(choice.file.parent if choice.file else folder, paths, entry)
+    return deliver(client, packed, origin), list(entry)
+
+
+def deliver(client: Client, packed: PackedTree, origin: dict[str, str]) -> str:
+    """Send what the server lacks of it; the source's id."""
+    with _UploadBar(packed) as progress:
+        source, sent = client.sources.send(packed, origin, progress=progress.add)
+    out.dim(f"Source: {plural(source.files, 'file')}, {size(source.size)} ({size(sent)} sent)")
+    return source.id
 
 
 def _unpack(archive: Path, into: Path) -> Path:

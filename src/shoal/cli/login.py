@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.cli._output import out
 from shoal.cli._prompt import ask, ask_secret
-from shoal.cli._session import connect, local_key, session
+from shoal.cli._session import connect, session
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.settings import Layout
 
@@ -81,6 +81,7 @@ def signup(
         For a server's first account; on the server's own machine it is found by itself.
     """
     from shoal.client.config import find_target
+    from shoal.client.local import local_key
 
     url = _server_to_sign_in_to()
     email = email or ask("E-mail: ")

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from shoal import __version__
-from shoal.cli import console, login, replay, run, server, sync, verify, version
+from shoal.cli import check, console, instrument, login, replay, run, server, sync, verify, version
 from shoal.cli._errors import run_guarded
 from shoal.cli._output import out
 from shoal.cli._session import session
@@ -30,11 +30,14 @@ app = App(
 app.command(
     "shoal.cli.training:app", name="training", group=WORK, sort_key=0, help="Run training jobs, watch and stop them."
 )
+app.command("shoal.cli.sweep:app", name="sweep", group=WORK, help="Try many values, keep the best.")
 app.command("shoal.cli.dataset:app", name="dataset", group=WORK, help="Push data, look at it, fetch it.")
 app.command("shoal.cli.checkpoint:app", name="checkpoint", group=WORK, help="What training leaves behind.")
+app.command("shoal.cli.notebook:app", name="notebook", group=WORK, help="See what becomes of a notebook as a job.")
 app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git repositories to run code from.")
 app.command(console.console, group=WORK)
 app.command("shoal.cli.queue:app", name="queue", group=WORK, help="See what waits and why, and who may use how much.")
+app.command("shoal.cli.billing:app", name="billing", group=WORK, help="See what was used, and what it costs.")
 app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
 
 app.command(run.run, group=WORK, sort_key=1, usage=f"Usage: {out.prog} run SCRIPT [OPTIONS] [-- ARGS...]")
@@ -44,6 +47,8 @@ app.command(
     group=WORK,
     usage=f"Usage: {out.prog} verify-resume SCRIPT [OPTIONS] [-- ARGS...]",
 )
+app.command(check.check, group=WORK, usage=f"Usage: {out.prog} check PATH [OPTIONS] [-- ARGS...]")
+app.command(instrument.instrument, group=WORK)
 app.command(sync.sync, group=WORK)
 app.command(replay.replay, group=WORK, usage=f"Usage: {out.prog} replay FOLDER [OPTIONS] [-- ARGS...]")
 

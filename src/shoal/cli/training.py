@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from shoal.cli._each import demand, each
 from shoal.cli._output import Column, out
 from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
+from shoal.cli._quote import quote
 from shoal.cli._session import connect
 from shoal.cli._training_run import run
 from shoal.cli.replay import replay_job
@@ -19,13 +20,13 @@ from shoal.cli.training_checkpoints import checkpoints, fetch, resume
 from shoal.cli.training_metrics import ledger, metrics
 from shoal.cli.training_why import change, why
 from shoal.cli.verify import verify_resume
-from shoal.core.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
     from shoal.core.jobs import Progress
 
 app = App(name="training")
 app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
+app.command(quote, usage=f"Usage: {out.prog} training quote [OPTIONS] -- SCRIPT [ARGS...]")
 for command in (checkpoints, fetch, resume, metrics, ledger, share, verify_resume, why, change):
     app.command(command)
 app.command(import_run, name="import")
@@ -162,7 +163,7 @@ def stop(*names: str, wait: bool = False) -> int:
     wait
         Come back when they have stopped.
     """
-    _demand(names)
+    demand(names, "job")
     with connect() as client:
 
         def stop_one(name: str) -> object:
@@ -174,7 +175,7 @@ def stop(*names: str, wait: bool = False) -> int:
                 out.say(f"Job '{job.name}' is stopping.")
             return job
 
-        return _each(names, stop_one)
+        return each(names, stop_one)
 
 
 @app.command
@@ -193,7 +194,7 @@ def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = 
     yes
         Do not ask.
     """
-    _demand(names)
+    demand(names, "job")
     shown = ", ".join(f"'{name}'" for name in names)
     if not confirm(f"Delete {shown} with logs and history?", yes=yes):
         out.say("Nothing was deleted.")
@@ -205,7 +206,7 @@ def delete(*names: str, yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = 
             out.say(f"Job '{name}' deleted.")
             return {"deleted": name}
 
-        return _each(names, delete_one)
+        return each(names, delete_one)
 
 
 @app.command
@@ -232,25 +233,6 @@ def wait(name: str, /, *, timeout: str | None = None) -> int:
     if out.json:
         out.emit(job)
     return finish(job)
-
-
-def _demand(names: tuple[str, ...]) -> None:
-    if not names:
-        raise UsageError("Say which jobs.", hint=f"{out.prog} training list")
-
-
-def _each(names: tuple[str, ...], act: Callable[[str], object]) -> int:
-    """Do all that can be done; the first failure decides the exit code."""
-    done, first = [], 0
-    for name in names:
-        try:
-            done.append(act(name))
-        except ShoalError as error:
-            first = first or error.exit_code
-            out.error(error.message, hint=error.hint)
-    if out.json:
-        out.emit(done)
-    return first
 
 
 def _fraction(progress: Progress | None) -> str | None:

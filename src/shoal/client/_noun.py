@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 from shoal.client._http import Http, segment
+from shoal.core.errors import TimedOut
+
+WAIT_POLL_S = 0.5
+Clock = Callable[[], float]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+
+
+Seen = TypeVar("Seen", bound=_Named)
 
 
 class Noun:
@@ -19,3 +37,22 @@ class WorkspaceNoun:
 
     def _path(self, *parts: str) -> str:
         return "/".join(["/workspaces", segment(self._workspace), *parts])
+
+
+def wait_until(
+    http: Http,
+    look: Callable[[], Seen],
+    is_over: Callable[[Seen], bool],
+    *,
+    what: str,
+    timeout_s: float | None = None,
+    clock: Clock = time.monotonic,
+) -> Seen:
+    """Look again and again until it is over, or TimedOut."""
+    deadline = None if timeout_s is None else clock() + timeout_s
+    while not is_over(view := look()):
+        left_s = WAIT_POLL_S if deadline is None else deadline - clock()
+        if left_s <= 0:
+            raise TimedOut(f"{what} '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")
+        http.sleep(min(WAIT_POLL_S, left_s))
+    return view

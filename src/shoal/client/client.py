@@ -22,12 +22,14 @@ from shoal.client.store import Store
 from shoal.client.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from shoal.client.billing import Billing
     from shoal.client.bugs import Bugs
     from shoal.client.checkpoints import Checkpoints
     from shoal.client.datasets import Datasets
     from shoal.client.metrics import Metrics
     from shoal.client.queue import Queue
     from shoal.client.runs import Runs
+    from shoal.client.sweeps import Sweeps
     from shoal.client.upkeep import Upkeep
 
 
@@ -89,10 +91,22 @@ class Client:
         return Queue(self._http, self.workspace)
 
     @cached_property
+    def billing(self) -> Billing:
+        from shoal.client.billing import Billing
+
+        return Billing(self._http, self.workspace)
+
+    @cached_property
     def runs(self) -> Runs:
         from shoal.client.runs import Runs
 
         return Runs(self._http, self.workspace)
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        from shoal.client.sweeps import Sweeps
+
+        return Sweeps(self._http, self.workspace)
 
     @cached_property
     def upkeep(self) -> Upkeep:

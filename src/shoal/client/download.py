@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from shoal.client.client import Client
 from shoal.client.config import find_target
@@ -19,6 +24,7 @@ def download_checkpoint(
     destination: str | Path | None = None,
     checkpoint: str | None = None,
     workspace: str | None = None,
+    quiet: bool = False,
 ) -> Path:
     """Download the newest checkpoint of a job, and return the folder it is in.
 
@@ -26,7 +32,7 @@ def download_checkpoint(
     `url` is the server (default: SHOAL_URL, else that of `shoal login`, else the private one of this machine).
     `destination` is the folder to write to (default: one named after job and checkpoint, here); called again, it fetches
     only what is not there yet. `checkpoint` names another one than the newest, by id or name. The job is looked for in
-    `workspace`, or in all you are a member of.
+    `workspace`, or in all you are a member of. A download that takes more than a moment tells how far it is, unless `quiet`.
 
     Raises a `shoal.core.errors.ShoalError` that says what is wrong: NotFound, NotSignedIn, Unreachable, Corrupt …
     """
@@ -42,8 +48,47 @@ def download_checkpoint(
                     raise
                 continue
             folder = Path(destination) if destination is not None else Path(_folder_name(chosen))
-            return client.checkpoints.fetch(chosen.id, folder, force=True).path
+            with Told(_folder_name(chosen), chosen.size, sys.stderr, quiet=quiet) as told:
+                return client.checkpoints.fetch(chosen.id, folder, force=True, progress=told.add).path
     raise NotFound(f"There is no job '{job_id}' in any workspace this key can see.", hint="shoal training list")
+
+
+class Told:
+    """One line that says how far a download is, in a terminal, a notebook or a log; `add` may come from any thread."""
+
+    FIRST_S, EVERY_S = 1.0, 0.5
+    EVERY_IN_A_LOG_S = 10.0
+
+    def __init__(
+        self, what: str, size: int, to: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ):
+        self._what, self._size, self._to, self._clock = what, max(1, size), to, clock
+        self._done, self._lock, self._is_open = 0, threading.Lock(), False
+        self._next = float("inf") if quiet else clock() + self.FIRST_S
+        # A notebook is no terminal, but redraws a line as one does.
+        self._redraws = to.isatty() or "IPython" in sys.modules
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:
+            self._write(end=True)
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self._done += num_bytes
+            now = self._clock()
+            if now >= self._next:
+                self._next = now + (self.EVERY_S if self._redraws else self.EVERY_IN_A_LOG_S)
+                self._write()
+
+    def _write(self, *, end: bool = False) -> None:
+        part = f"{min(1.0, self._done / self._size):.0%} of {self._size / 1e6:,.1f} MB"
+        start, stop = ("\r", "\n" if end else "") if self._redraws else ("", "\n")
+        self._to.write(f"{start}Downloading {self._what}: {part}{stop}")
+        self._to.flush()
+        self._is_open = self._redraws and not end
 
 
 def _server(url: str | None, token: str | None) -> tuple[str, str]:

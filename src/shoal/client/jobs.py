@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 
 from shoal.client._http import segment
-from shoal.client._noun import WorkspaceNoun
+from shoal.client._noun import Clock, WorkspaceNoun, wait_until
 from shoal.client.follow import PATIENCE_S, Follower
-from shoal.core.errors import TimedOut
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogLine, LogPage
-
-WAIT_POLL_S = 0.5
 
 
 class Jobs(WorkspaceNoun):
@@ -49,21 +46,16 @@ class Jobs(WorkspaceNoun):
         """Only a job that has ended."""
         self._http.send("DELETE", self._job(job))
 
-    def wait(
-        self,
-        job: str,
-        *,
-        timeout_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> JobView:
+    def wait(self, job: str, *, timeout_s: float | None = None, clock: Clock = time.monotonic) -> JobView:
         """Until it has ended, or TimedOut."""
-        deadline = None if timeout_s is None else clock() + timeout_s
-        while not (view := self.get(job)).status.is_terminal:
-            left_s = WAIT_POLL_S if deadline is None else deadline - clock()
-            if left_s <= 0:
-                raise TimedOut(f"Job '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")
-            self._http.sleep(min(WAIT_POLL_S, left_s))
-        return view
+        return wait_until(
+            self._http,
+            lambda: self.get(job),
+            lambda view: view.status.is_terminal,
+            what="Job",
+            timeout_s=timeout_s,
+            clock=clock,
+        )
 
     def logs(
         self,

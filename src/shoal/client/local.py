@@ -165,6 +165,12 @@ def owner_key(layout: Layout, record: ServerRecord) -> str:
         ) from None
 
 
+def local_key(layout: Layout, url: str) -> str | None:
+    """The owner's key, if the URL is that of this data directory's private server."""
+    record = running_server(layout)
+    return owner_key(layout, record) if record and record.private and record.url.rstrip("/") == url else None
+
+
 def check_extra() -> None:
     missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
     if missing:

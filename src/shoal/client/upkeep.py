@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.client._http import parse
 from shoal.client._noun import Noun
-from shoal.core.artifacts import CheckView, GcView, UsageView
+from shoal.core.artifacts import CheckView, GcView, StoreUsageView
 
 LONG_S = 86_400.0
 """Reading a whole store takes as long as it takes."""
@@ -21,5 +21,5 @@ class Upkeep(Noun):
         params = {"grace_s": grace_s, "dry_run": dry_run}
         return parse(GcView, self._http.send("POST", "/store/gc", params=params, timeout_s=LONG_S))
 
-    def usage(self) -> UsageView:
-        return parse(UsageView, self._http.send("GET", "/store/usage", timeout_s=LONG_S))
+    def usage(self) -> StoreUsageView:
+        return parse(StoreUsageView, self._http.send("GET", "/store/usage", timeout_s=LONG_S))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from shoal.core.money import check_currency
 from shoal.core.people import SignUp, UserView
 from shoal.core.schema import Schema, Utc, View
+
+Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+"""Of one slot for an hour."""
 
 
 class AccountView(UserView):
@@ -49,6 +55,11 @@ class LimitsView(View):
     queue_half_life_h: float
     queue_patience_h: float
     queue_preempt: bool
+    currency: str
+    price_cpu: float
+    price_cuda: float
+    price_rocm: float
+    price_xpu: float
     fixed: dict[str, str | int | float | bool]
     """Those that a running server does not change."""
 
@@ -67,3 +78,8 @@ class LimitsChange(Schema):
     queue_half_life_h: float | None = Field(default=None, gt=0, le=10_000)
     queue_patience_h: float | None = Field(default=None, gt=0, le=10_000)
     queue_preempt: bool | None = None
+    currency: Annotated[str, AfterValidator(check_currency)] | None = None
+    price_cpu: Price | None = None
+    price_cuda: Price | None = None
+    price_rocm: Price | None = None
+    price_xpu: Price | None = None

@@ -100,6 +100,8 @@ class BeatReply(View):
     stop: bool = False
     """Stop the workers: SIGTERM, then SIGKILL after `grace_s`."""
     grace_s: float = 10.0
+    why: str | None = None
+    """Why it is to stop, for the script to know."""
     commands: list[dict[str, Any]] = []
 
 

@@ -134,7 +134,7 @@ class CheckView(View):
     """What cannot be read whole any more."""
 
 
-class UsageView(View):
+class StoreUsageView(View):
     size: int
     """Bytes on disk, all told."""
     chunks: int

@@ -6,9 +6,11 @@ import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from shoal.core.bugs import BugView
+from shoal.core.errors import UsageError
+from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -19,6 +21,16 @@ RESERVED_ENV = frozenset(
     "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN".split()
 )
 MAX_TIME_LIMIT = timedelta(days=365)
+
+
+def _budget(text: str) -> str:
+    try:
+        return plain_budget(text)
+    except UsageError as error:
+        raise ValueError(error.message) from None
+
+
+BudgetText = Annotated[str, Field(max_length=40), AfterValidator(_budget)]
 
 
 class JobSpec(Schema):
@@ -56,6 +68,8 @@ class JobSpec(Schema):
     """Checkpoints kept besides the best; None keeps all."""
     keep_best: str | None = Field(default=None, max_length=200)
     """Metric whose best checkpoint is kept (smaller is better; '-name' for larger)."""
+    budget: BudgetText | None = None
+    """What all its attempts together may use, or else it is stopped: money ('5.00'), or time of slots ('2h')."""
     launcher: Literal["direct", "torchrun"] = "direct"
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
 
@@ -118,7 +132,7 @@ class NodeView(View):
     exit_code: int | None = None
     reason: str | None = None
     paths: str | None = None
-    """How /input and friends are provided here: 'bubblewrap' or 'rewrite'."""
+    """How /input and friends are provided here: 'bubblewrap' or 'rewrite'; with ', warm' if the worker began in a loaded interpreter."""
 
 
 class AttemptView(View):
@@ -177,6 +191,10 @@ class JobView(JobSummary):
     """Metric → its last value."""
     bugs: list[BugView] = []
     """Steps that failed."""
+    slot_seconds: float = 0.0
+    """Used by all its attempts."""
+    costs: dict[str, float] = {}
+    """Currency → what that costs; empty where slots had no price."""
 
 
 class LogLine(View):

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from shoal.core.errors import InvalidName
 
-NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+MAX_NAME = 63
+NAME_PATTERN = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}"
 _NAME = re.compile(NAME_PATTERN)
 
 

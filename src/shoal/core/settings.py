@@ -129,6 +129,8 @@ class ServerSettings:
     """Largest ratio of unpacked to packed bytes an archive may have."""
     log_rate_kb_s: int = 2048
     """Log bytes per second and node kept, in KiB, beyond a burst of eight seconds' worth; the rest is counted and dropped."""
+    warm: bool = True
+    """Whether jobs of one worker that follow each other closely start in an interpreter with torch loaded, where they cannot tell."""
     git_timeout_s: float = 120.0
     """Seconds a git fetch may take."""
     queue_half_life_h: float = 24.0

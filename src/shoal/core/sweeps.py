@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from shoal.core.jobs import JobSpec
+from shoal.core.jobs import BudgetText, JobSpec
 from shoal.core.names import check_name
-from shoal.core.schema import Schema
+from shoal.core.schema import Schema, Utc, View
+from shoal.core.states import JobState
 
 Search = Literal["grid", "random", "tpe", "asha", "hyperband"]
 Direction = Literal["min", "max"]
+TrialOrder = Literal["number", "result"]
 MAX_TRIALS = 100_000
+Params = dict[str, Any]
+"""Name → value, as JSON."""
 
 
 class Choice(Schema):
@@ -62,6 +67,8 @@ class SweepSpec(Schema):
     parallel: int = Field(default=1, ge=1, le=10_000)
     """Trials at once."""
     seed: int = Field(default=0, ge=0)
+    budget: BudgetText | None = None
+    """What all trials together may use, or else the sweep is stopped: money ('5.00'), or time of slots ('2h')."""
     first_rung: int = Field(default=1, ge=1)
     """Reports of the metric a trial may make before asha and hyperband first compare it."""
     factor: int = Field(default=3, ge=2, le=64)
@@ -91,5 +98,77 @@ class SweepSpec(Schema):
         return self
 
 
-Params = dict[str, Any]
-"""Name → value, as JSON."""
+class TrialState(StrEnum):
+    RUNNING = "running"
+    """Its job waits or runs."""
+    DONE = "done"
+    PRUNED = "pruned"
+    """Ended early, as others were better by then."""
+    REUSED = "reused"
+    """The same trial had been run before; its result counts."""
+    SKIPPED = "skipped"
+    """Not run: the script said that the model would be too large."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class SweepState(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    """Every trial failed, or no further one could be submitted; `reason` says why."""
+
+
+class TrialView(View):
+    """A row of a sweep's table."""
+
+    number: int
+    params: Params
+    state: TrialState
+    result: float | None
+    """The best value of the metric so far."""
+    reports: int
+    """How often the metric was told."""
+    step: int | None
+    job: str | None
+    """Name of its job; of the earlier one if it was reused."""
+    job_id: str | None
+    job_status: JobState | None
+    reason: str | None
+    seconds: float | None
+    """Of running."""
+    created_at: Utc
+    ended_at: Utc | None
+
+
+class SweepSummary(View):
+    """A row of `sweep list`."""
+
+    id: str
+    name: str
+    status: SweepState
+    stop_requested: bool = False
+    search: Search
+    metric: str
+    direction: Direction
+    trials: int
+    """How many there will be at most."""
+    counts: dict[TrialState, int]
+    best: TrialView | None
+    reason: str | None
+    eta_s: float | None
+    """Seconds left at the present pace; None while unknown."""
+    created_by: str
+    created_at: Utc
+    ended_at: Utc | None
+
+
+class SweepView(SweepSummary):
+    spec: SweepSpec
+    importance: dict[str, float]
+    """Parameter → its share of the differences between results, summing to 1; empty while too little is known."""
+    slot_seconds: float
+    """Used by all trials so far."""
+    cost: float | None
+    """Of those, if slots have a price."""

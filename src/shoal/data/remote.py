@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from shoal.client._http import Http, segment
 from shoal.client.config import DEFAULT_WORKSPACE, find_target
-from shoal.client.local import ensure_local_server, owner_key, read_record, running_server
+from shoal.client.local import ensure_local_server, local_key, read_record
 from shoal.core.datasets import DatasetView, FetchRequest
 from shoal.core.errors import Corrupt, ShoalError, TimedOut, Unreachable
 from shoal.core.settings import Layout
@@ -53,7 +53,7 @@ class Access:
         target = find_target(layout, url=self.url, workspace=self.workspace)
         key = self.key or target.key
         if target.url is not None:
-            return Http(target.url, key or _local_key(layout, target.url)), target.workspace
+            return Http(target.url, key or local_key(layout, target.url)), target.workspace
         url, owner = ensure_local_server(layout, say=logger.info)
 
         def locate() -> str | None:
@@ -152,9 +152,3 @@ class Remote:
             if self._opened is None:
                 self._opened = self.access.open()
             return self._opened
-
-
-def _local_key(layout: Layout, url: str) -> str | None:
-    """The owner's key, if the URL is that of this data directory's private server."""
-    record = running_server(layout)
-    return owner_key(layout, record) if record and record.private and record.url.rstrip("/") == url else None

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.agent.wire import STOP_REASON
 from shoal.core.errors import UsageError
 from shoal.sdk.context import Context
 from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool
+from shoal.sdk.stop import Stop
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,7 @@ class Facts:
     """The readable side of Run."""
 
     _spool: Spool
+    _stop: Stop
 
     def __init__(self, context: Context, options: Options):
         self._context, self._options = context, options
@@ -115,6 +118,18 @@ class Facts:
     def should_stop(self) -> bool:
         """True on every rank from the same step on, or when max_steps are done: leave the loop. The checkpoint is taken care of."""
         return self._halted or (self._options.max_steps is not None and self._step >= self._options.max_steps)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it was told to stop, once it was: "budget of 5.00 EUR reached", "stopped by ada@example.org", or the signal."""
+        reason = self._stop.reason if self._halted else None
+        if reason is None or not reason.startswith("SIG"):
+            return reason
+        try:
+            told = (self._context.spool_dir / STOP_REASON).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            told = ""
+        return told or reason
 
     @property
     def max_steps(self) -> int | None:

@@ -18,6 +18,7 @@ from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool, quoted
 from shoal.sdk.stop import Stop
 from shoal.sdk.trackers import Mirror, make
+from shoal.sdk.trial import PRUNED, SKIPPED
 from shoal.sdk.verify import Verify
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Run(Facts):
             return
         self._finished = True
         if self._halted:
-            status, why = "stopped", self._stop.reason
+            status, why = "stopped", self.stop_reason
         clean = status != "failed"
         with _never_fatal("the last metrics"):
             self._behind.take(everything=clean)
@@ -287,14 +288,20 @@ class Run(Facts):
 
     def _decide(self, step: int) -> None:
         decision = self._stop.decide(step)
-        if decision.save:
-            self._save()
         if decision.stop:
             self._progress(done=False)
             self._halted = True
-            if self._main:
-                saving = "saving and " if decision.save and self._training is not None else ""
-                print(f"shoal: {self._stop.reason}: {saving}stopping after step {step}", file=sys.stderr, flush=True)
+        saves = decision.save and not self._is_pruned
+        if saves:
+            self._save()
+        if decision.stop and self._main:
+            saving = "saving and " if saves and self._training is not None else ""
+            print(f"shoal: {self.stop_reason}: {saving}stopping after step {step}", file=sys.stderr, flush=True)
+
+    @property
+    def _is_pruned(self) -> bool:
+        """Nobody will go on with a trial that fell behind. With several workers a save takes all of them, and not all may know yet."""
+        return self._context.world_size == 1 and (self.stop_reason or "").startswith(PRUNED)
 
     def _save(self, *, wait: bool = False, best: bool = False, metrics: Mapping[str, float] | None = None) -> None:
         if self._training is not None:
@@ -321,6 +328,8 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
     """Status and reason of a run that ends with this exception, or none."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", None
+    if isinstance(error, SystemExit) and error.code == SKIPPED:
+        return "skipped", None
     if isinstance(error, SystemExit):
         return "failed", f"exit code {error.code}" if isinstance(error.code, int) else str(error.code)
     if isinstance(error, KeyboardInterrupt):

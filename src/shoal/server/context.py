@@ -13,6 +13,7 @@ from shoal.server.db import Database
 from shoal.server.gate import Gate
 from shoal.server.guards import Guards
 from shoal.server.live import Live
+from shoal.server.meter import Meter
 from shoal.server.scheduler.memory import QueueMemory
 from shoal.server.services.vault import Vault
 from shoal.store.blobstore import BlobStore
@@ -32,6 +33,7 @@ class Context:
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)
+    meter: Meter = field(default_factory=Meter)
 
 
 def _context(request: Request) -> Context:

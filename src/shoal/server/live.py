@@ -39,13 +39,38 @@ class Watcher:
         return taken
 
 
+class Listener:
+    """Collects what has changed, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._lock, self._event = threading.Lock(), threading.Event()
+
+    def tell(self, changed: str | None) -> None:
+        with self._lock:
+            if changed is not None:
+                self._changed.add(changed)
+        self._event.set()
+
+    def take(self) -> set[str]:
+        """What has changed since the last call."""
+        self._event.clear()
+        with self._lock:
+            taken, self._changed = self._changed, set()
+        return taken
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something has changed, or so long."""
+        self._event.wait(timeout_s)
+
+
 class Live:
     """In-memory and best-effort: truth is in the database; a missed wake-up only means a later look."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._followers: dict[str, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = defaultdict(set)
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[Watcher | Listener] = set()
         self.scheduler = threading.Event()
         self.closing = False
         self._beats: dict[tuple[str, int], float] = {}
@@ -73,6 +98,17 @@ class Live:
         self._tell_watchers(job_id)
         if schedule:
             self.scheduler.set()
+
+    def sweep_changed(self, sweep_id: str) -> None:
+        """Whoever follows it, and the sweeper, hear of it as of a job."""
+        self.job_changed(sweep_id)
+
+    def listen(self) -> Listener:
+        """For a thread of the server's own that hears of every job and sweep, as long as the server lives."""
+        listener = Listener()
+        with self._lock:
+            self._watchers.add(listener)
+        return listener
 
     def close(self) -> None:
         self.closing = True

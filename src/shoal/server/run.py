@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +22,19 @@ from shoal.core.boot import boot_id
 from shoal.core.errors import MissingExtra, Refused
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.local import LocalEngine
+from shoal.engines.nursery import Nursery
 from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
 from shoal.server.live import Live
 from shoal.server.migrations import upgrade
 from shoal.server.scheduler.loop import Scheduler
+from shoal.server.services import ledger
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
 from shoal.server.services.imports import resume_imports, stop_imports
 from shoal.server.services.vault import Vault
+from shoal.server.sweeper.loop import Sweeper
 from shoal.store.blobstore import BlobStore
 from shoal.store.local import LocalStore
 
@@ -44,7 +48,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
     layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _sole_server(layout), _listening(layout, settings) as (listener, url):
         context = open_context(layout, settings)
-        scheduler = Scheduler(context, url)
+        scheduler, sweeper = Scheduler(context, url), Sweeper(context)
         server = _Server(
             uvicorn.Config(
                 create_app(context), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
@@ -55,6 +59,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         adopted = context.engine.adopt()
         logger.info("serving %s at %s; %d attempts adopted", layout.root, url, len(adopted))
         scheduler.start()
+        sweeper.start()
         resume_imports(context)
         # uvicorn stops in good order on these, then raises them again: that must not end us before we have closed.
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -66,6 +71,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         finally:
             context.live.close()
             scheduler.stop()
+            sweeper.stop()
             stop_imports(context)
             context.db.close()
             layout.server_file.unlink(missing_ok=True)
@@ -82,16 +88,19 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
         db=db,
         store=_open_store(layout, settings),
         vault=Vault(layout.secret_key),
-        engine=LocalEngine(
-            layout.nodes_dir,
-            slots=settings.slots,
-            agent_env={"SHOAL_LOG_RATE_KB_S": str(settings.log_rate_kb_s)},
-        ),
+        engine=_open_engine(layout, settings),
         live=Live(),
     )
     ensure_owner(context)
+    ledger.begin(context)
     clean_up(context)
     return context
+
+
+def _open_engine(layout: Layout, settings: ServerSettings) -> LocalEngine:
+    agent_env = {"SHOAL_LOG_RATE_KB_S": str(settings.log_rate_kb_s)}
+    nursery = Nursery(sys.executable, agent_env, layout.server_dir / "nursery.log") if settings.warm else None
+    return LocalEngine(layout.nodes_dir, slots=settings.slots, agent_env=agent_env, nursery=nursery)
 
 
 def _open_store(layout: Layout, settings: ServerSettings) -> BlobStore:

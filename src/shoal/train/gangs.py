@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.agent.reasons import explain
+from shoal.sdk.trial import SKIPPED
 from shoal.train.launch import STOPPED, Order
 from shoal.train.preflight import Ready
 
@@ -83,6 +84,11 @@ class Gang:
         self.pidfds = [os.pidfd_open(node.pid) for node in self._nodes.values()]
 
     @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self._started
+
+    @property
     def is_over(self) -> bool:
         return all(node.poll() is not None for node in self._nodes.values())
 
@@ -112,9 +118,11 @@ class Gang:
         return self._result()
 
     def _result(self) -> Result:
-        seconds = time.monotonic() - self._started
+        seconds = self.seconds
         codes = {number: node.returncode for number, node in self._nodes.items()}
         noted, score = self.task.outcome(), self.task.score()
+        if SKIPPED in codes.values():
+            return Result(task=self.task, status="skipped", seconds=seconds)
         worst = next((n for n, code in codes.items() if code not in (0, STOPPED)), None)
         if worst is None and noted != "failed":
             ended = "stopped" if self._was_told or STOPPED in codes.values() else "finished"

@@ -4,7 +4,7 @@ machines (distributed). Without a server; machines are reached by ssh, this one 
 
 from __future__ import annotations
 
-import time
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +63,16 @@ def environment(ready: Ready, *, task: Task, needs: Needs, slots: Sequence[int])
     return {**env, **task.env_at(ready, slots)}
 
 
+def remaining_s(each_s: float, *, waiting: Sequence[int], running: Sequence[tuple[int, float]], slots: int) -> float:
+    """Until all is done, if every task takes as long as the others did: as the slots allow, and no task in less than that.
+
+    Of those that wait the slots they need, of those that run also how long they have.
+    """
+    left = [(number, max(0.0, each_s - ran_s)) for number, ran_s in running]
+    work = sum(number * seconds for number, seconds in left) + each_s * sum(waiting)
+    return max(work / slots, max((seconds for _, seconds in left), default=0.0), each_s if waiting else 0.0)
+
+
 @dataclass(slots=True)
 class _Running:
     gang: Gang
@@ -80,7 +90,7 @@ class _Pool:
         self._needs, self._desk, self._best = needs, desk, _Best(desk)
         self._running: list[_Running] = []
         self._results: dict[int, Result] = {}
-        self._total, self._started = len(tasks), time.monotonic()
+        self._total, self._slots = len(tasks), sum(len(ready.place.slots) for ready in found)
         self._stopping = False
         most = max(len(slots) for _, slots in self._free)
         if too_large := [task for _, task in self._waiting if task.workers > most]:
@@ -123,14 +133,22 @@ class _Pool:
         next(slots for ready, slots in self._free if ready is running.ready).extend(running.slots)
         result = self._results[running.number] = running.gang.close()
         left = self._total - len(self._results)
-        per_task = (time.monotonic() - self._started) / len(self._results)
         words = {"finished": "succeeds", "failed": "fails", "stopped": "is stopped", "skipped": "is skipped"}
         score = "" if result.score is None else f", best vali_error: {result.score:.6g}"
         reason = "" if result.reason is None else f": {result.reason} (see {running.gang.task.logs})"
         self._desk.tell(
             f"Task[{running.number}] '{running.gang.task.name}' {words[result.status]}{reason}{score}, "
             f"taking {duration(result.seconds)}, remaining {left} tasks, "
-            f"remaining time: {duration(0 if self._stopping else per_task * left)}"
+            f"remaining time: {duration(0 if self._stopping else self._left_s())}"
+        )
+
+    def _left_s(self) -> float:
+        ran = [result.seconds for result in self._results.values() if result.status != "skipped" and result.seconds]
+        return remaining_s(
+            statistics.fmean(ran) if ran else 0.0,
+            waiting=[task.workers for _, task in self._waiting],
+            running=[(len(r.slots), r.gang.seconds) for r in self._running],
+            slots=self._slots,
         )
 
     def _stop(self) -> None:

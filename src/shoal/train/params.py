@@ -3,6 +3,8 @@
 class MyParams(Params):
     lr: float = Range([5e-4, 7e-4])
     hidden: int = 128
+
+In a trial of a sweep, `MyParams()` has the values the sweep chose.
 """
 
 from __future__ import annotations
@@ -12,12 +14,18 @@ import difflib
 import inspect
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from shoal.core.errors import UsageError
 from shoal.core.grid import axes
+from shoal.sdk.trial import trial_params
 from shoal.train.typed import fits, name_of
+
+_is_copy = ContextVar("_is_copy", default=False)
 
 
 class Range:
@@ -94,6 +102,7 @@ class Params:
     _hints: ClassVar[dict[str, Any]]
 
     def __init__(self, **given: Any):
+        given = {**given, **self._chosen()}
         for name in self.fields():
             if name not in given and not hasattr(type(self), name):
                 raise UsageError(f"{type(self).__name__} needs a value for {name}")
@@ -120,6 +129,16 @@ class Params:
             cls._hints = {n: hints[n] for n in dict.fromkeys(named) if not n.startswith("_")}
         return cls._hints
 
+    @classmethod
+    def _chosen(cls) -> dict[str, Any]:
+        """What a sweep has chosen, for a script that asks for its parameters."""
+        chosen = {} if _is_copy.get() else trial_params()
+        for name in chosen.keys() - cls.fields().keys():
+            if near := difflib.get_close_matches(name, cls.fields(), n=1):
+                warn = f"shoal: the sweep sets {name}, which is no field of {cls.__name__}; did you mean {near[0]}?"
+                print(warn, file=sys.stderr)
+        return {n: _restored(v, cls.fields()[n]) for n, v in chosen.items() if n in cls.fields()}
+
     def _check(self, name: str, value: Any) -> None:
         hint = self.fields()[name]
         for one in value.values if isinstance(value, Range) else [value]:
@@ -136,7 +155,8 @@ class Params:
             yield self.replace(**{name: value for part in chosen for name, value in part.items()})
 
     def replace(self, **changes: Any) -> Self:
-        return type(self)(**{**{n: copy.deepcopy(getattr(self, n)) for n in self.fields()}, **changes})
+        with _copying():
+            return type(self)(**{**{n: copy.deepcopy(getattr(self, n)) for n in self.fields()}, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -144,7 +164,8 @@ class Params:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(**{n: _restored(v, cls.fields().get(n)) for n, v in values.items()})
+        with _copying():
+            return cls(**{n: _restored(v, cls.fields().get(n)) for n, v in values.items()})
 
     def problems(self) -> list[str]:
         """All that speaks against starting, each in a sentence; subclasses add their own."""
@@ -172,6 +193,16 @@ class Params:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self.fields())})"
+
+
+@contextmanager
+def _copying() -> Iterator[None]:
+    """What is made of parameters that are there already is exactly what it is told to be."""
+    before = _is_copy.set(True)
+    try:
+        yield
+    finally:
+        _is_copy.reset(before)
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.core.errors import UsageError
+from shoal.sdk.trial import TRIAL
 from shoal.train.gangs import Result, Task
 from shoal.train.hosts import Host
 from shoal.train.modes import Desk, run_pool
@@ -82,7 +83,11 @@ def search(
 
 
 def _task(log: _Log, words: list[str], workers: int) -> Task:
-    env = {"SHOAL_SPOOL": str(log.directory / "spool"), "OUTPUT_DIR": str(log.directory / "checkpoints")}
+    env = {
+        "SHOAL_SPOOL": str(log.directory / "spool"),
+        "OUTPUT_DIR": str(log.directory / "checkpoints"),
+        TRIAL: log.directory.name,
+    }
     return Task(
         name=str(log.directory),
         entry=words,

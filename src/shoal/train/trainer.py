@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from shoal.core.errors import Refused, UsageError
 from shoal.sdk.board import Board
@@ -16,6 +16,7 @@ from shoal.sdk.group import object_group
 from shoal.sdk.run import Run
 from shoal.sdk.saving.rng import raw_rng_state
 from shoal.sdk.start import current, init
+from shoal.sdk.trial import is_trial, skip_trial
 from shoal.train import schedule, validate
 from shoal.train.batch import read_result, to_device
 from shoal.train.bug import Capsules, NonFiniteLoss
@@ -58,7 +59,7 @@ class Trainer:
             )
         size = sum(p.numel() for p in model.parameters())
         if params.max_model_size is not None and size > params.max_model_size:
-            raise Refused(f"the model has {size:,} parameters, more than max_model_size={params.max_model_size:,}")
+            _too_large(f"the model has {size:,} parameters, more than max_model_size={params.max_model_size:,}")
         self.params, self.model = params, model
         self.optimizer = optimizer or make_optimizer(
             params.optimizer, model, lr=params.lr, weight_decay=params.weight_decay
@@ -318,3 +319,10 @@ class Trainer:
         if self._is_sharded:
             raise UsageError(f"ema does not go with parallel={self.run.parallel.name!r}", hint="set ema to 0")
         return Ema(self._plain, self.params.ema)
+
+
+def _too_large(told: str) -> NoReturn:
+    """A sweep tries other sizes instead."""
+    if is_trial():
+        skip_trial(told)
+    raise Refused(told)

@@ -43,7 +43,8 @@ class World:
     def submit(self, name=None, person=None, **wishes):
         person = person or self.anna
         name = name or f"j{next(self.names)}"
-        spec = JobSpec(name=name, entry=["train.py"], source_id=self.sources[person.email], **wishes)
+        wishes = {"entry": ["train.py"], "source_id": self.sources[person.email], **wishes}
+        spec = JobSpec(name=name, **wishes)
         return jobs.submit(self.ctx, person.access(), spec).id
 
     def view(self, job_id, person=None):

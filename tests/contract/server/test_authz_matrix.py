@@ -21,12 +21,14 @@ from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.metrics import MediaCommit, RunImport
 from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet
+from shoal.core.sweeps import SweepSpec
 from shoal.server.app import PREFIX, create_app
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import SessionRow, User
+from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import AgentIdentity, hash_token, routes_of
-from shoal.server.services import bugs, checkpoints, datasets, git, media, runs, secrets
+from shoal.server.services import bugs, checkpoints, datasets, git, media, runs, secrets, sweeps
 from shoal.server.services.people import start_session
 from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
@@ -80,6 +82,9 @@ IMPORTED = {"job": "imported"}
 MEDIUM = {
     "rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "m", "type": "image", "manifest": {"files": [{"path": "m.png", "size": 0, "chunks": []}]},
 }  # fmt: skip
+SWEEP = {
+    "name": "s2", "job": {"name": "s2", "entry": ["train.py"], "source_id": "<source>"}, "space": {"lr": {"kind": "choice", "values": [1]}},
+}  # fmt: skip
 BUG = {"rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "step-1-rank-0", "error": "E", "manifest": EMPTY}
 
 ROUTES = {
@@ -124,6 +129,8 @@ ROUTES = {
     f"DELETE {W}/git-sources/{{name}}": member(*WORK, foreign="name"),
     f"POST {W}/sources": member(*WORK, {"manifest": EMPTY}),
     f"POST {W}/sources/git": member(*WORK, {"url": "ext::never"}),
+    f"POST {W}/sources/notebook": member(*WORK, {"url": "ftp://never"}),
+    f"GET {W}/sources/{{source}}/receipt": member(*VIEW, foreign="source"),
     f"POST {W}/store/missing": member(*WORK, {"hashes": []}),
     f"POST {W}/store/chunks": member(*WORK, content=b""),
     f"GET {W}/store/chunks/{{hash}}": member(*VIEW, foreign="hash"),
@@ -158,6 +165,20 @@ ROUTES = {
     "GET /queue": person(Scope.READ),
     "GET /admin/quotas": admin(),
     "PATCH /admin/quotas/{target}": Row("admin", scope=Scope.ADMIN, body={"slots": 4}, use={"target": "workspace"}),
+    f"POST {W}/sweeps": member(*WORK, SWEEP, foreign="job"),
+    f"GET {W}/sweeps": member(*VIEW),
+    f"GET {W}/sweeps/{{sweep}}": member(*VIEW, foreign="sweep"),
+    f"GET {W}/sweeps/{{sweep}}/trials": member(*VIEW, foreign="sweep"),
+    f"POST {W}/sweeps/{{sweep}}/stop": member(*WORK, foreign="sweep"),
+    f"POST {W}/sweeps/{{sweep}}/rerun": member(*WORK, foreign="sweep"),
+    f"DELETE {W}/sweeps/{{sweep}}": member(*WORK, foreign="sweep"),
+    "GET /billing/prices": person(Scope.READ),
+    "GET /billing/usage": person(Scope.READ),
+    "GET /admin/billing/usage": admin(),
+    "GET /admin/billing/verify": admin(),
+    f"GET {W}/billing/usage": member(*VIEW),
+    f"GET {W}/billing/verify": member(*VIEW),
+    f"POST {W}/quotes": member(*VIEW, {"entry": ["train.py"], "source_id": "<source>"}, foreign="source_id"),
     f"GET {W}/jobs/{{job}}/checkpoint-archive": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/share": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/logs": member(*VIEW, foreign="job"),
@@ -196,6 +217,8 @@ ANSWERS = {
     f"POST {W}/datasets/import": 422,  # not a URL to fetch from
     f"POST {W}/checkpoints/{{checkpoint}}/export": 422,  # not a place to write to
     f"POST {W}/sources/git": 422,  # not a URL to fetch from
+    f"POST {W}/sources/notebook": 422,
+    f"GET {W}/sources/{{source}}/receipt": 404,  # it was not made of a notebook
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
     f"PATCH {W}/jobs/{{job}}": 409,  # nor does it wait
     f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none
@@ -233,6 +256,8 @@ def populate(ctx):
     datasets.commit(ctx, access, available, Manifest(files=[]))
     weights = Manifest(files=[FileEntry(path="weights.bin", size=0, chunks=[])])
     checkpoint = checkpoints.push(ctx, access, CheckpointPush(name="thing", manifest=weights)).checkpoint.id
+    spec = SWEEP | {"name": "thing", "job": SWEEP["job"] | {"source_id": job_source(ctx, jobs[0])}}
+    sweep = sweeps.create(ctx, access, SweepSpec.model_validate(spec)).id
     tokens = {
         "revoked key": add_key(ctx, owner, "revoked", revoked=True),
         "expired key": add_key(ctx, owner, "expired", life=timedelta(seconds=-1)),
@@ -257,7 +282,7 @@ def populate(ctx):
     ids = {"workspace": owner.workspace_id, "key": owner.key_id, "member": owner.user_id, "name": "thing", "host": "thing",
            "job": jobs[0], "hash": chunk, "stream": "log", "dataset": available, "upload": upload, "checkpoint": checkpoint,
            "manifest": source.manifest_id, "source": source.id, "path": "weights.bin",
-           "imported": imported, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "user": owner.user_id}  # fmt: skip
+           "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "user": owner.user_id}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
 
 
@@ -267,6 +292,11 @@ def add_session(ctx, person):
         return session.scalars(select(SessionRow.id).where(SessionRow.user_id == person.user_id)).one()
 
     return ctx.db.write(work)
+
+
+def job_source(ctx, job_id):
+    with ctx.db.read() as session:
+        return session.get_one(Job, job_id).source_id
 
 
 def first_attempt(ctx, job_id):
@@ -295,6 +325,8 @@ class World:
         """A finished job may be deleted, and followed to its end."""
         ended = update(Job).values(state="succeeded", ended_at=Job.created_at)
         self.ctx.db.write(lambda s: s.execute(ended) and None)
+        over = update(Sweep).values(state="stopped", ended_at=Sweep.created_at)
+        self.ctx.db.write(lambda s: s.execute(over) and None)
 
     def rows_written(self):
         """Rows ever inserted, changed or deleted through this server."""

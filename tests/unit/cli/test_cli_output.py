@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cli._output import Column, Output
 
-ROWS = [("gpt", "running", datetime.now(UTC) - timedelta(minutes=3)), ("evil\x1b[2J", "failed", None)]
+ROWS = [("gpt", "running", datetime.now(UTC) - timedelta(hours=3, minutes=5)), ("evil\x1b[2J", "failed", None)]
 COLUMNS = [
     Column("NAME", lambda r: r[0]),
     Column("STATUS", lambda r: r[1], is_status=True),
@@ -53,7 +53,7 @@ def test_a_table_on_a_terminal_has_colours_and_relative_times(monkeypatch: pytes
     Output().table(ROWS, COLUMNS)
     text = terminal.getvalue()
     assert "\x1b[1;34mrunning" in text
-    assert "3 min ago" in text
+    assert "3 h ago" in text
     assert "\x1b[2J" not in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -254,6 +255,26 @@ class TestDownloadCheckpoint:
         served.routes["GET /workspaces/ws_0/checkpoints"] = reply(404, NotFound("no").to_wire())
         with pytest.raises(NotFound, match="no job 'job_1' in any workspace"):
             download_checkpoint(job_id="job_1", token="key-1", url=served.url)
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_long_download_tells_how_far_it_is():
+    from shoal.client.download import Told
+
+    for to, told in ((Screen(), ["\rDownloading m: 50% of 4.0 MB", "\rDownloading m: 100% of 4.0 MB\n"]), (io.StringIO(), ["Downloading m: 50% of 4.0 MB\n"])):  # fmt: skip
+        clock = iter([0.0, 0.1, 2.0, 2.1, 2.2])
+        with Told("m", 4_000_000, to, clock=lambda clock=clock: next(clock)) as bar:
+            for num_bytes in (1_000_000, 1_000_000, 1_000_000, 1_000_000):
+                bar.add(num_bytes)
+        assert to.getvalue() == "".join(told)
+    quiet = io.StringIO()
+    with Told("m", 1, quiet, quiet=True, clock=iter([0.0, 9.0]).__next__) as bar:
+        bar.add(1)
+    assert quiet.getvalue() == ""
 
 
 def test_importing_shoal_loads_nothing():

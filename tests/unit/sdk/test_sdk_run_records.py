@@ -1,11 +1,13 @@
 import json
 import os
+import signal
 import sys
 import time
 
 import pytest
 
 import shoal
+from shoal.agent.wire import STOP_REASON
 from shoal.core.errors import UsageError
 from shoal.sdk.run import outcome
 
@@ -214,3 +216,19 @@ def test_a_step_costs_microseconds(tmp_path):
             times.append(time.perf_counter() - started)
     # Machines of CI are shared: the bar is ten times the goal of bench/sdk.py, against a slip by orders of magnitude.
     assert sorted(times)[5000] < 100e-6
+
+
+def test_why_it_stops_is_the_scripts_own_reason_the_signal_or_what_the_agent_was_told(tmp_path):
+    with shoal.init(dir=tmp_path / "own") as run:
+        run.stop("good enough")
+        assert run.stop_reason is None
+        run.step(loss=1.0)
+        assert run.should_stop and run.stop_reason == "good enough"
+    with shoal.init(dir=tmp_path / "told") as run:
+        run.step(loss=1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        run.step(loss=1.0)
+        assert run.stop_reason == "SIGTERM"
+        (run.dir / "spool" / STOP_REASON).write_text("budget of 5.00 EUR reached")
+        assert run.stop_reason == "budget of 5.00 EUR reached"
+    assert [r["why"] for r in records(run, "f")] == ["budget of 5.00 EUR reached"]

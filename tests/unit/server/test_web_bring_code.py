@@ -1,6 +1,7 @@
 """Code for a new job: uploaded in parts, or fetched from git; and which script of it is offered."""
 
 import io
+import json
 import re
 import zipfile
 from dataclasses import replace
@@ -17,6 +18,20 @@ from shoal.testing.server import make_app
 @pytest.fixture
 def browser(app, ctx, anna):
     return Browser(app).enter(ctx, anna)
+
+
+NOTEBOOK = json.dumps(
+    {
+        "nbformat": 4,
+        "cells": [
+            {"cell_type": "code", "source": "%pip install einops\nimport sys\nprint('from a cell', sys.argv[1:])"},
+            {
+                "cell_type": "code",
+                "source": "from google.colab import drive\ndrive.mount('/x')  # <script>alert(1)</script>",
+            },
+        ],
+    }
+).encode()
 
 
 def zipped(**files):
@@ -70,13 +85,13 @@ def test_the_likeliest_script_is_offered_first(browser):
         "main.py": b"",
         "pkg/train.py": b"",
         "test_x.py": b"",
-        "notes.ipynb": b"{}",
+        "notes.ipynb": NOTEBOOK,
     }
     made = send(browser, files, "proj").json()["source"]["id"]
     source = browser.get(f"{NEW}.json?source={made}").json()["source"]
     assert source["scripts"] == ["main.py", "zeta.py", "setup.py", "test_x.py", "pkg/train.py"]
     assert source["notebooks"] == ["notes.ipynb"] and source["suggested"] == "proj"
-    assert "notes.ipynb (a notebook: cannot be run yet)" in browser.get(f"{NEW}?source={made}").text
+    assert "notes.ipynb (a notebook: makes a script of it)" in browser.get(f"{NEW}?source={made}").text
     for before, chosen in (("zeta.py", ["zeta.py"]), ("gone.py", ["main.py"]), ("-m", ["-m"])):
         part = browser.get(f"{NEW}?source={made}&entry={before}").text
         assert form_of(part)["entry"] == chosen, "the script of before, where the new code has it"
@@ -85,7 +100,8 @@ def test_the_likeliest_script_is_offered_first(browser):
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"a.ipynb": b"{}"}, "notebook cannot be run as a job yet"),
+        ({"a.ipynb": b"{}"}, "names no nbformat"),
+        ({"a.ipynb": b"{}", "b.ipynb": b"{}"}, "2 notebooks in it"),
         ({"a.txt": b"x"}, "no script"),
         ({"a.zip": b"not an archive"}, "a.zip"),
         ({"a.zip": zipped(**{"..__..__evil.py": "x"})}, "evil.py"),
@@ -117,3 +133,43 @@ def test_a_repository_is_fetched_and_its_script_chosen(ctx, anna, tmp_path):
     )
     bad = browser.post(f"{NEW}/git", {"git_url": "ext::sh -c id"}, headers=HTMX)
     assert bad.status_code == 422 and bad.json()["error"]["message"]
+
+
+def test_a_notebook_dropped_on_the_page_becomes_a_script_with_a_receipt(browser, ctx, anna):
+    made = send(browser, {"My net.ipynb": NOTEBOOK}, "My net.ipynb").json()["source"]["id"]
+    part = browser.get(f"{NEW}?source={made}&part=source", headers=HTMX).text
+    assert re.findall(r"<option[^>]*>([^<]+)", part)[0] == "My_net.py" and 'data-suggested="My-net"' in part
+    assert "1 to decide about" in part and "Google Drive is not there in a job" in part
+    assert "requirements.txt: einops" in part and "<script>alert" not in part
+    form = {"name": "first", "source_id": made, "entry": "My_net.py", "line": "--lr 1"}
+    browser.post(NEW, form)
+    assert jobs.get(ctx, anna.access(), "first").spec.entry == ["My_net.py", "--lr", "1"]
+    page = browser.get("/w/default/jobs/first/code").text
+    assert "Made of a notebook" in page and "needs a decision" in page and "<script>alert" not in page
+    twin = browser.get("/w/default/jobs/first/code.json").json()
+    assert [cell["fate"] for cell in twin["receipt"]["cells"]] == ["turned", "decision"]
+    assert twin["rerun"] == "shoal training run first-again --notebook 'My net.ipynb' --as-is -- --lr 1"
+
+
+def test_a_notebook_among_other_code_is_made_a_script_when_chosen(browser, ctx):
+    files = {"train.py": b"", "nb/look.ipynb": NOTEBOOK, "requirements.txt": b"numpy\n"}
+    made = send(browser, files, "proj").json()["source"]["id"]
+    refused = browser.post(NEW, {"name": "x", "source_id": made, "entry": "nb/look.ipynb"}, headers=HTMX)
+    assert refused.status_code == 422 and "is a notebook" in refused.text
+    part = browser.post(f"{NEW}/notebook", {"source_id": made, "entry": "nb/look.ipynb"}, headers=HTMX).text
+    source_id = re.search(r'name="source_id" value="(src_\w+)"', part)[1]
+    assert source_id != made and "<option selected>nb/look.py</option>" in part
+    source = browser.get(f"{NEW}.json?source={source_id}").json()["source"]
+    assert source["files"] == 6 and source["receipt"]["requirements"] == ["einops"]
+    shown = preview(browser, name="x", source_id=source_id, entry="nb/look.py")
+    assert "run x --notebook nb/look.ipynb --dir . --as-is" in shown.replace("</span>", "").replace("<span>", "")
+    bad = browser.post(f"{NEW}/notebook", {"source_id": made, "entry": "no.ipynb"}, headers=HTMX)
+    assert bad.status_code == 404
+
+
+def test_a_notebook_is_fetched_from_its_address(browser, ctx):
+    form = {"code": "notebook", "notebook_url": "http://127.0.0.1:1/n.ipynb", "notebook_token": "s3cret"}
+    bad = browser.post(f"{NEW}/notebook", form, headers=HTMX)
+    assert bad.status_code == 422 and "private network" in bad.json()["error"]["message"]
+    kept = browser.post(f"{NEW}/restore", form | {"name": "x"}, headers=HTMX).text
+    assert 'value="http://127.0.0.1:1/n.ipynb"' in kept and "s3cret" not in kept

@@ -54,7 +54,7 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
     assert command == (
         "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --nodes 2:3 "
         "--checkpoint ckpt_x --accels 2 --max-restarts 0 --priority -5 --time-limit 90m --expected 2h --batch night "
-        "--exclude two --prefer one --keep-last 2 --keep-best -acc --launcher torchrun "
+        "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun "
         "--env 'A=b c' --secret TOKEN=thing -- train.py --lr 3e-4 '--name=a b' pos --fp16"
     )
     assert shlex.split(command)[-6:] == spec.entry
@@ -74,7 +74,7 @@ def test_the_command_is_one_the_command_line_understands(ctx, anna, monkeypatch)
         caught.append((JobSpec(name=name, source_id="src_x", entry=list(entry), **wanted), choice))
         raise SystemExit(0)
 
-    monkeypatch.setattr(_training_run, "_check", caught_spec)
+    monkeypatch.setattr(_training_run, "check_job", caught_spec)
     spec = full_spec("src_x")
     command = training_command(
         spec, workspace="default", source={"kind": "git", "url": "https://x.org/r", "commit": "abc"}

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from web_browser import Browser
 from web_run import Run
+from web_sweeps import add_sweep
 
 from shoal.core.errors import NotSignedIn
 from shoal.server.services import jobs
@@ -119,6 +120,20 @@ def test_why_a_job_waits_is_a_change(ctx, anna):
     in_loop(work)
 
 
+def test_a_sweeps_change_is_told_to_those_who_may_see_it(ctx, anna, berta):
+    mine, theirs = add_sweep(ctx, anna, "mine", state="running"), add_sweep(ctx, berta, "theirs")
+
+    async def work():
+        reader = Reader(ctx, anna)
+        await reader.next()
+        ctx.live.sweep_changed(theirs)
+        kind, _, told = await reader.after(lambda: ctx.live.sweep_changed(mine))
+        assert (kind, told) == ("sweep", {"id": mine, "name": "mine", "status": "running"})
+        await reader.stream.aclose()
+
+    in_loop(work)
+
+
 def test_the_stream_ends_with_the_session_and_with_the_server(ctx, anna, monkeypatch):
     monkeypatch.setattr(changes, "PING_S", 0.05)
 
@@ -154,7 +169,9 @@ def test_a_cursor_that_is_none_is_refused(app, ctx, anna, after):
     assert Browser(app).enter(ctx, anna).get(f"/live.json?after={after}").status_code == 422
 
 
-@pytest.mark.parametrize("path", ["/", "/machines", "/queue", "/w/default/jobs", "/w/default/datasets"])
+@pytest.mark.parametrize(
+    "path", ["/", "/machines", "/queue", "/w/default/jobs", "/w/default/sweeps", "/w/default/datasets"]
+)
 def test_list_pages_listen_to_the_stream_and_stand_without_scripts(app, ctx, anna, path):
     page = Browser(app).enter(ctx, anna).get(path).text
     assert "/static/js/live.js" in page and "shoal:tick" in page

@@ -6,11 +6,13 @@ from html.parser import HTMLParser
 import pytest
 from fastapi import FastAPI
 from web_browser import Browser
+from web_sweeps import add_sweep
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.people import SecretSet
+from shoal.core.sweeps import Choice
 from shoal.server.context import Context
 from shoal.server.models.jobs import Job
 from shoal.server.models.people import Workspace
@@ -43,6 +45,12 @@ PAGES = [
     "/w/default/jobs/a-job/code?file=train.py",
     "/w/default/compare",
     "/w/default/compare?jobs=a-job&all=1",
+    "/w/default/sweeps",
+    "/w/default/sweeps/new",
+    "/w/default/sweeps/new?job=a-job",
+    "/w/default/sweeps/new?from=a-sweep",
+    "/w/default/sweeps/a-sweep",
+    "/w/default/sweeps/a-sweep?order=result",
     "/w/default/datasets",
     "/w/default/datasets/words",
     "/w/default/datasets/words?file=part/a.csv",
@@ -107,6 +115,7 @@ def filled(ctx: Context, anna: Person) -> Person:
     """Anna's workspace with one of everything, hostile text wherever text is free."""
     job_id = add_job(ctx, anna)
     add_dataset(ctx, anna, {"part/a.csv": f"id,text\n1,{XSS}\n".encode(), "readme.txt": XSS.encode()})
+    add_sweep(ctx, anna, "a-sweep", job_id=job_id, metric=XSS, space={"text": Choice(values=[XSS, "b"])})
     secrets.set_secret(ctx, anna.access(), SecretSet(name="token", value="planted-secret-value"))
     entry = put_file(ctx, anna, "model.bin", b"weights")
     checkpoints.push(ctx, anna.access(), CheckpointPush(name="pushed", manifest=Manifest(files=[entry])))
@@ -178,6 +187,7 @@ def test_every_route_of_the_console_says_what_it_does():
 def test_hostile_text_is_shown_as_text(browser):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in browser.get("/w/default/jobs/a-job").text
     assert "&lt;script&gt;" in browser.get("/w/default/datasets/words?file=readme.txt").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in browser.get("/w/default/sweeps/a-sweep").text
 
 
 def test_a_name_that_ends_in_json_is_reached_by_its_id(app, ctx, filled):

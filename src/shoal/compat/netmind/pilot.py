@@ -243,7 +243,8 @@ class NetmindPilot:
 
             return str(download_checkpoint(job_id, token, url=url, destination=destination))
         except Exception as error:
-            logger.error("download of job %s failed: %s", job_id, error)
+            hint = getattr(error, "hint", None)
+            logger.error("download of job %s failed: %s%s", job_id, error, f" {hint}" if hint else "")
             return None
 
     def log(self, *words: object) -> None:

@@ -69,7 +69,7 @@ class Task:
             env={"DIST_RUN": "1", PARAM_FILE: str(param_file), "PYTHONPATH": ":".join(["./", *filter(None, sys.path)])},
             env_at=lambda ready, slots: {"avail_gpus": ",".join(map(str, slots)), "worker_IP": ready.address},
             outcome=lambda: _noted(param),
-            why=lambda: read_result(param.path_work).get("error"),
+            why=lambda: _why(param),
             score=lambda: read_result(param.path_work).get("best"),
             begin=lambda places: self._begin(param_file, places),
         )
@@ -95,11 +95,14 @@ class RunManager:
         if unknown or not tasks or not servers:
             said = f"there is no option {unknown[0]}" if unknown else f"there is no {'task' if servers else 'server'}"
             raise UsageError(f"RunManager: {said}", hint=f"options are {', '.join(self.avail_opts)}")
-        folders = [task.param.path_work for task in tasks]
+        # New ones are to lie beside each other, wherever they are now.
+        folders = [
+            p.path_work if p.restore_from_last_train else Path(p.path_work).name for p in (t.param for t in tasks)
+        ]
         if twice := next((f for f in folders if folders.count(f) > 1), None):
             raise UsageError(f"two tasks have the work folder {twice}", hint="give each its own with param.clone()")
         self._tasks, self._servers, self._options = list(tasks), list(servers), options
-        self._root = root or self._make_root(Path(folders[0]).parent, options.get("run_tag"))
+        self._root = root or self._make_root(Path(tasks[0].param.path_work).parent, options.get("run_tag"))
 
     @property
     def path_work(self) -> str:
@@ -255,3 +258,9 @@ def _paths(tasks: Sequence[Task]) -> list[str]:
 def _noted(param: ParamBase) -> str | None:
     status = read_result(param.path_work).get("status")
     return status if status in ("finished", "stopped", "skipped", "failed") else None
+
+
+def _why(param: ParamBase) -> str | None:
+    """The worker's error; or why the training itself ended before it was done."""
+    found = read_result(param.path_work)
+    return found.get("error") or (found.get("reason") if found.get("status") == "failed" else None)

@@ -1,6 +1,6 @@
 """Tables. Each room's tables in a file of their own; importing this loads them all."""
 
-from shoal.server.models import artifacts, bugs, jobs, metrics, people
+from shoal.server.models import artifacts, bugs, jobs, ledger, metrics, people, sweeps
 from shoal.server.models.base import Base
 
-__all__ = ["Base", "artifacts", "bugs", "jobs", "metrics", "people"]
+__all__ = ["Base", "artifacts", "bugs", "jobs", "ledger", "metrics", "people", "sweeps"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from shoal.core.artifacts import SourceCommit, SourceView
+from shoal.core.notebooks import NotebookFetch, NotebookSource, Receipt
 from shoal.core.people import GitFetch
 from shoal.server.context import Ctx
-from shoal.server.policy import Worker
-from shoal.server.services import sources
+from shoal.server.policy import Viewer, Worker
+from shoal.server.services import notebooks, sources
 
 router = APIRouter(prefix="/workspaces/{workspace}/sources", tags=["sources"])
 
@@ -23,3 +24,15 @@ def commit(ctx: Ctx, access: Worker, request: SourceCommit) -> SourceView:
 def fetch(ctx: Ctx, access: Worker, request: GitFetch) -> SourceView:
     """Have the server fetch a git repository at a revision and keep it as a source."""
     return sources.from_git(ctx, access, request)
+
+
+@router.post("/notebook")
+def fetch_notebook(ctx: Ctx, access: Worker, request: NotebookFetch) -> NotebookSource:
+    """Have the server fetch a notebook (Colab, GitHub, a gist, Jupyter, or any URL), make a script of it and keep that."""
+    return notebooks.from_url(ctx, access, request)
+
+
+@router.get("/{source}/receipt")
+def receipt(ctx: Ctx, access: Viewer, source: str) -> Receipt:
+    """What became of each cell of the notebook that a source was made of."""
+    return notebooks.get_receipt(ctx, access, source)

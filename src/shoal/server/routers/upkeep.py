@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shoal.core.artifacts import CheckView, GcView, UsageView
+from shoal.core.artifacts import CheckView, GcView, StoreUsageView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
 from shoal.server.services import upkeep
@@ -27,6 +27,6 @@ def check(ctx: Ctx, _: Admin, quarantine: bool = False) -> CheckView:
 
 
 @router.get("/usage")
-def usage(ctx: Ctx, _: Admin) -> UsageView:
+def usage(ctx: Ctx, _: Admin) -> StoreUsageView:
     """What the store takes, and what it would take without sharing and compression."""
     return upkeep.usage(ctx)

@@ -24,7 +24,7 @@ from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Decision, Placement, decide
 from shoal.server.scheduler.memory import ran_s
-from shoal.server.services import attempts
+from shoal.server.services import attempts, budgets, ledger
 from shoal.server.services.agents import read_token
 from shoal.server.services.jobs import request_preempt, request_stop
 from shoal.server.services.keys import flush_touched
@@ -50,6 +50,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._kept_house_at = time.monotonic()
         self._gone_since: dict[tuple[str, int], float] = {}
+        self._renewed_at = float("-inf")
 
     def start(self) -> None:
         self._thread.start()
@@ -79,11 +80,24 @@ class Scheduler:
         machines = self.ctx.engine.capacity()
         with self.ctx.db.read() as session:
             nodes, limits = _open_nodes(session), _over_time(session)
+            spent, sweeps = budgets.used_up(session, self.ctx)
             seen = self.ctx.queue.look(session, machines, self.ctx.settings)
-        for job_id, text in limits:
+        self._renew(nodes)
+        for job_id, text in limits + spent:
             self._hit_limit(job_id, text)
+        for sweep_id, text in sweeps:
+            self._end_sweep(sweep_id, text)
         self._watch(nodes)
         self._act(decide(seen))
+
+    def _renew(self, nodes: list[OpenNode]) -> None:
+        """What nodes have used lasts from now on, should this be the server's last moment."""
+        if nodes and time.monotonic() - self._renewed_at >= _TICK_S:
+            self._renewed_at = time.monotonic()
+            try:
+                self.ctx.db.write(lambda session: ledger.renew(session, self.ctx.meter))
+            except ShoalError as error:  # a full disk must not keep us from watching
+                logger.warning("what nodes have used could not be written: %s", error)
 
     def _act(self, decision: Decision) -> None:
         self.ctx.live.waiting = decision.waiting
@@ -107,7 +121,15 @@ class Scheduler:
     def _start(self, job_id: str, gang: list[Placement]) -> None:
         attempt_id = new_id("att")
         token_hash = hash_token(read_token(self.ctx, attempt_id))
-        made = self.ctx.db.write(lambda session: attempts.create(session, job_id, gang, attempt_id, token_hash))
+        machines = self.ctx.engine.capacity()
+
+        def work(session: Session) -> tuple[Attempt, list[str]] | None:
+            made = attempts.create(session, job_id, gang, attempt_id, token_hash)
+            if made is not None:
+                ledger.open_nodes(session, self.ctx.meter, made[0], machines, self.ctx.settings)
+            return made
+
+        made = self.ctx.db.write(work)
         if made is None:
             return
         attempt, tokens = made
@@ -194,9 +216,14 @@ class Scheduler:
                         reason=reason,
                         told=attempt.fenced,
                     )
+                    ledger.end_node(session, self.ctx.meter, attempt_id, index, lease_s=None)
             return attempt.job_id
 
         self.ctx.live.job_changed(self.ctx.db.write(work), schedule=True)
+
+    def _end_sweep(self, sweep_id: str, text: str) -> None:
+        self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text))
+        self.ctx.live.sweep_changed(sweep_id)
 
     def _hit_limit(self, job_id: str, text: str) -> None:
         self.ctx.db.write(lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED))

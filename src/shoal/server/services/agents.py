@@ -17,7 +17,7 @@ from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import Workspace
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import attempts, checkpoints, jobs
+from shoal.server.services import attempts, checkpoints, jobs, ledger
 from shoal.server.services.events import tell
 from shoal.server.services.secrets import open_secrets
 from shoal.store.manifest import chunk_hashes, dump_manifest
@@ -28,7 +28,8 @@ _PROGRESS_EVERY_S = 1.0
 def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     """Remember the node; once the whole gang is here, hand out all there is to know."""
     ctx.live.beat(who.attempt_id, who.node)
-    first = ctx.db.write(lambda session: _remember(session, who, request))
+    ctx.meter.hear(who.attempt_id, who.node)
+    first = ctx.db.write(lambda session: _remember(ctx, session, who, request))
     if first is None:
         return JoinReply(ready=False)
     resume = _choose_resume(ctx, who)
@@ -60,6 +61,8 @@ def read_token(ctx: Context, attempt_id: str) -> str:
 
 def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
     ctx.live.beat(who.attempt_id, who.node)
+    if not request.state.is_terminal:
+        ctx.meter.hear(who.attempt_id, who.node)
     with ctx.db.read() as session:
         attempt, node = _rows(session, who)
         changed = _differs(node, request)
@@ -147,7 +150,7 @@ def _mounts(job: Job, resume: dict[str, str]) -> list[Mount]:
     return mounts
 
 
-def _remember(session: Session, who: AgentIdentity, request: JoinRequest) -> tuple[str, int] | None:
+def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinRequest) -> tuple[str, int] | None:
     """The rendezvous address once all nodes are here; else None."""
     attempt, node = _rows(session, who)
     job = session.get_one(Job, who.job_id)
@@ -157,6 +160,7 @@ def _remember(session: Session, who: AgentIdentity, request: JoinRequest) -> tup
         node.state = NodeState.PREPARING.value
     node.pid, node.boot_id, node.host = request.pid, request.boot_id, request.host
     node.address, node.port = request.address, request.port
+    ledger.hear(session, ctx.meter, who.attempt_id, who.node)
     session.flush()
     gang = attempts.nodes_of(session, attempt)
     if any(n.address is None for n in gang):
@@ -192,14 +196,16 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
                 reason=request.reason,
                 told=request.told,
             )
+            ledger.end_node(session, ctx.meter, attempt.id, node.index, lease_s=ctx.settings.lease_s)
         elif request.state is NodeState.RUNNING and node.state != NodeState.RUNNING:
             attempts.node_running(session, attempt, node)
     return _reply(ctx, session, attempt)
 
 
 def _reply(ctx: Context, session: Session, attempt: Attempt) -> BeatReply:
-    stop_at = session.scalar(select(Job.stop_requested_at).where(Job.id == attempt.job_id))
-    return BeatReply(fenced=attempt.fenced, stop=stop_at is not None, grace_s=ctx.settings.stop_grace_s)
+    asked = select(Job.stop_requested_at, Job.stop_reason).where(Job.id == attempt.job_id)
+    stop_at, why = session.execute(asked).one()
+    return BeatReply(fenced=attempt.fenced, stop=stop_at is not None, grace_s=ctx.settings.stop_grace_s, why=why)
 
 
 def _rows(session: Session, who: AgentIdentity) -> tuple[Attempt, Node]:

@@ -37,6 +37,11 @@ def tell(
     session.flush()
 
 
+def first(job_id: str, kind: str, message: str) -> dict[str, Any]:
+    """The row of a new job's first event, for many at once."""
+    return {"job_id": job_id, "seq": 1, "at": utcnow(), "kind": kind, "message": message, "attempt": None, "data": {}}
+
+
 def move(
     session: Session,
     job: Job,

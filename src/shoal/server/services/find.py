@@ -15,21 +15,19 @@ from shoal.server.models.artifacts import Checkpoint, Dataset, Source
 from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Job
 from shoal.server.models.metrics import Media
+from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access, AgentIdentity
 
 Told = TypeVar("Told", Media, Bug)
+Named = TypeVar("Named", Job, Sweep)
 
 
 def job(session: Session, access: Access, name_or_id: str) -> Job:
-    column = Job.id if is_id(name_or_id, "job") else Job.name
-    found = session.scalar(select(Job).where(Job.workspace_id == access.workspace_id, column == name_or_id))
-    if found is None:
-        names = session.scalars(select(Job.name).where(Job.workspace_id == access.workspace_id).limit(1000))
-        raise NotFound(
-            f"There is no job '{name_or_id}' in workspace '{access.workspace}'.{did_you_mean(name_or_id, names)}",
-            hint="shoal training list",
-        )
-    return found
+    return _named(session, access, Job, name_or_id, prefix="job", what="job", hint="shoal training list")
+
+
+def sweep(session: Session, access: Access, name_or_id: str) -> Sweep:
+    return _named(session, access, Sweep, name_or_id, prefix="swp", what="sweep", hint="shoal sweep list")
 
 
 def source(session: Session, access: Access, source_id: str) -> Source:
@@ -104,5 +102,19 @@ def checkpoint(session: Session, access: Access, reference: str) -> Checkpoint:
     if found is None:
         raise NotFound(
             f"There is no checkpoint '{reference}' in workspace '{access.workspace}'.", hint="shoal checkpoint list"
+        )
+    return found
+
+
+def _named(
+    session: Session, access: Access, table: type[Named], name_or_id: str, *, prefix: str, what: str, hint: str
+) -> Named:
+    column = table.id if is_id(name_or_id, prefix) else table.name
+    found = session.scalar(select(table).where(table.workspace_id == access.workspace_id, column == name_or_id))
+    if found is None:
+        names = session.scalars(select(table.name).where(table.workspace_id == access.workspace_id).limit(1000))
+        raise NotFound(
+            f"There is no {what} '{name_or_id}' in workspace '{access.workspace}'.{did_you_mean(name_or_id, names)}",
+            hint=hint,
         )
     return found

@@ -102,16 +102,31 @@ def fetch(ctx: Context, access: Access, body: GitFetch) -> Iterator[tuple[Path, 
         shutil.rmtree(work, ignore_errors=True)
 
 
+@contextmanager
+def slot(ctx: Context) -> Iterator[None]:
+    """For fetching code while somebody waits: only so many at once, as each holds a thread."""
+    slots = ctx.guards.git_slots
+    if not slots.acquire(timeout=_WAIT_S):
+        raise Unreachable("Too much code is being fetched at once; try again shortly.")
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+def token_for(ctx: Context, access: Access, host: str) -> str | None:
+    """What is kept for a host, to be sent there over https and nowhere else."""
+    found = _kept(ctx, access, host.lower())
+    return found.token if found else None
+
+
 def clean_up(ctx: Context) -> None:
     """At start: remove what fetches of a killed server left behind."""
     shutil.rmtree(_work_root(ctx), ignore_errors=True)
 
 
 def _checkout(ctx: Context, access: Access, url: GitUrl, revision: str | None, work: Path) -> Checkout:
-    slots = ctx.guards.git_slots
-    if not slots.acquire(timeout=_WAIT_S):
-        raise Unreachable("Too many repositories are being fetched at once; try again shortly.")
-    try:
+    with slot(ctx):
         return GitFetcher(
             url,
             work,
@@ -120,8 +135,6 @@ def _checkout(ctx: Context, access: Access, url: GitUrl, revision: str | None, w
             credential=_credential(ctx, access, url),
             pinned=None if ctx.private else public_addresses(url),
         ).checkout(revision)
-    finally:
-        slots.release()
 
 
 def _asked(ctx: Context, access: Access, body: GitFetch) -> tuple[str, str | None]:
@@ -139,8 +152,12 @@ def _credential(ctx: Context, access: Access, url: GitUrl) -> Credential | None:
     """Tokens travel encrypted, or not beyond this machine."""
     if url.scheme != "https" and not (url.scheme == "http" and url.is_loopback):
         return None
+    return _kept(ctx, access, url.netloc)
+
+
+def _kept(ctx: Context, access: Access, host: str) -> Credential | None:
     with ctx.db.read() as session:
-        row = session.get(Registry, (access.workspace_id, url.netloc))
+        row = session.get(Registry, (access.workspace_id, host))
     if row is None:
         return None
     return Credential(row.username, ctx.vault.open(row.sealed, bound_to=_bond(access, row.host)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -19,35 +22,25 @@ from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import find, quotas, runs, views
+from shoal.server.services import budgets, find, quotas, runs, views
 from shoal.server.services.events import move, tell
 from shoal.store.manifest import dump_manifest
 
 
+class Checked(NamedTuple):
+    """A job that may be submitted: its code, and what to mount."""
+
+    source: Source
+    inputs: list[dict[str, str]]
+
+
 def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
     """Refuse what can never run; acknowledge the rest once it is durable."""
-    refuse_impossible(ctx, spec)
-    with ctx.db.read() as session:
-        quotas.refuse_larger(session, access, spec)
-        source = find.source(session, access, spec.source_id)
-        _check_secrets(session, access, spec)
-        inputs = _inputs(session, access, spec)
-    check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
+    checked = check(ctx, access, spec)
     job_id = new_id("job")
 
     def work(session: Session) -> JobView:
-        job = Job(
-            id=job_id,
-            workspace_id=access.workspace_id,
-            name=spec.name,
-            spec=spec.model_dump(mode="json"),
-            source_id=source.id,
-            inputs=inputs,
-            created_by=access.principal.email,
-            state=JobState.QUEUED.value,
-            priority=spec.priority,
-            created_at=utcnow(),
-        )
+        job = Job(**row(access.workspace_id, access.principal.email, spec.model_dump(mode="json"), checked), id=job_id)
         session.add(job)
         try:
             session.flush()
@@ -62,6 +55,34 @@ def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
     view = ctx.db.write(work)
     ctx.live.job_changed(job_id, schedule=True)
     return view
+
+
+def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
+    """All that can be known to be wrong before it runs."""
+    refuse_impossible(ctx, spec)
+    budgets.refuse_unpriced(ctx, spec)
+    with ctx.db.read() as session:
+        quotas.refuse_larger(session, access, spec)
+        source = find.source(session, access, spec.source_id)
+        _check_secrets(session, access, spec)
+        inputs = _inputs(session, access, spec)
+    check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
+    return Checked(source, inputs)
+
+
+def row(workspace_id: str, created_by: str, spec: dict[str, Any], checked: Checked) -> dict[str, Any]:
+    """Of a job that waits, but for its id."""
+    return {
+        "workspace_id": workspace_id,
+        "name": spec["name"],
+        "spec": spec,
+        "source_id": checked.source.id,
+        "inputs": checked.inputs,
+        "created_by": created_by,
+        "state": JobState.QUEUED.value,
+        "priority": spec["priority"],
+        "created_at": utcnow(),
+    }
 
 
 def refuse_impossible(ctx: Context, spec: JobSpec) -> None:
@@ -168,9 +189,7 @@ def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
         if job.state not in (JobState.STOPPED, JobState.FAILED):
             raise NotAllowedNow(f"Job '{job.name}' is {job.state}; only stopped and failed jobs can be resumed.")
         runs.refuse(job, "resumed")
-        job.stop_requested_at = job.stop_reason = job.stop_state = job.exit_code = job.reason = None
-        job.restarts_used, job.started_at = 0, None
-        move(session, job, JobState.QUEUED, f"resumed by {access.principal.email}")
+        reopen(session, job, f"resumed by {access.principal.email}")
         return job.id
 
     job_id = ctx.db.write(work)
@@ -178,23 +197,40 @@ def resume(ctx: Context, access: Access, name_or_id: str) -> JobView:
     return get(ctx, access, job_id)
 
 
+def reopen(session: Session, job: Job, text: str) -> None:
+    """Queue a stopped or failed job again; what it did before is not held against it."""
+    job.stop_requested_at = job.stop_reason = job.stop_state = job.exit_code = job.reason = None
+    job.restarts_used, job.started_at = 0, None
+    move(session, job, JobState.QUEUED, text, data={"after": job.attempts})
+
+
 def delete(ctx: Context, access: Access, name_or_id: str) -> None:
     """A finished job with all it left behind."""
 
-    def work(session: Session) -> tuple[str, list[str]]:
+    def work(session: Session) -> tuple[list[str], list[str]]:
         job = find.job(session, access, name_or_id)
         if not JobState(job.state).is_terminal and job.run_id is None:
             raise NotAllowedNow(
                 f"Job '{job.name}' is {job.state}; only finished jobs can be deleted.",
                 hint=f"shoal training stop {job.name}",
             )
-        job_id = job.id
-        attempts = list(session.scalars(select(Attempt.id).where(Attempt.job_id == job_id)))
-        session.execute(sql_delete(Job).where(Job.id == job_id))
-        return job_id, attempts
+        return [job.id], remove(session, [job.id])
 
-    job_id, attempts = ctx.db.write(work)
-    ctx.live.job_changed(job_id)
+    gone = ctx.db.write(work)
+    clean_up(ctx, *gone)
+
+
+def remove(session: Session, job_ids: Collection[str]) -> list[str]:
+    """Their rows, whatever their state; returns their attempts, for `clean_up` once that is durable."""
+    attempts = list(session.scalars(select(Attempt.id).where(Attempt.job_id.in_(job_ids))))
+    session.execute(sql_delete(Job).where(Job.id.in_(job_ids)))
+    return attempts
+
+
+def clean_up(ctx: Context, job_ids: Collection[str], attempts: Collection[str]) -> None:
+    """After jobs that are gone."""
+    for job_id in job_ids:
+        ctx.live.job_changed(job_id)
     for attempt_id in attempts:
         ctx.engine.clean(attempt_id)
 

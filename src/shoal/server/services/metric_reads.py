@@ -97,6 +97,11 @@ def config(ctx: Context, access: Access, job: str) -> Record:
     return values if isinstance(values, dict) else {}
 
 
+def starts(session: Session, job_id: str) -> dict[int, int]:
+    """Attempt → its first step."""
+    return _starts(_metrics(session, job_id))
+
+
 def cursor(session: Session, job_id: str) -> int:
     return session.scalar(select(Job.metrics_cursor).where(Job.id == job_id)) or 0
 

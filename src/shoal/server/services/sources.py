@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from shoal.core.artifacts import Manifest, SourceCommit, SourceView
+from shoal.core.artifacts import FileEntry, Manifest, SourceCommit, SourceView
 from shoal.core.errors import SourceTooLarge
 from shoal.core.ids import new_id
 from shoal.core.people import GitFetch
@@ -15,8 +17,9 @@ from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.policy import Access
 from shoal.server.services import chunks, git
+from shoal.store.files import disk_errors
 from shoal.store.manifest import chunk_hashes
-from shoal.store.pack import pack_tree
+from shoal.store.pack import pack_files, pack_tree
 from shoal.store.transfer import upload
 
 
@@ -42,6 +45,23 @@ def from_tree(ctx: Context, access: Access, tree: Path, origin: dict[str, str]) 
     upload(packed, ctx.store)
     chunks.own(ctx, access.workspace_id, chunk_hashes(packed.manifest))
     return _record(ctx, access, packed.manifest, origin)
+
+
+def from_texts(
+    ctx: Context, access: Access, texts: Mapping[str, str], origin: dict[str, str], others: Sequence[FileEntry] = ()
+) -> SourceView:
+    """Files made here, path → text, among `others` of a source of this workspace; a text replaces a file of its path."""
+    root = ctx.layout.server_dir / "uploads"
+    with disk_errors(root):
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(prefix="texts-", dir=root) as folder:
+            for number, text in enumerate(texts.values()):
+                (Path(folder) / str(number)).write_text(text, "utf-8")
+            packed = pack_files({path: Path(folder) / str(number) for number, path in enumerate(texts)})
+            upload(packed, ctx.store)
+    chunks.own(ctx, access.workspace_id, chunk_hashes(packed.manifest))
+    files = [file for file in others if file.path not in texts] + packed.manifest.files
+    return _record(ctx, access, Manifest(files=sorted(files, key=lambda file: file.path)), origin)
 
 
 def _record(ctx: Context, access: Access, manifest: Manifest, origin: dict[str, str]) -> SourceView:

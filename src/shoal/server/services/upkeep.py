@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
-from shoal.core.artifacts import CheckView, Damage, GcView, UsageView
+from shoal.core.artifacts import CheckView, Damage, GcView, StoreUsageView
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState
 from shoal.server.context import Context
@@ -15,6 +15,7 @@ from shoal.server.models.artifacts import Checkpoint, Dataset, Source, Workspace
 from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.metrics import Media
+from shoal.server.models.sweeps import Sweep
 from shoal.store.check import check as check_store
 from shoal.store.check import usage as store_usage
 from shoal.store.gc import collect
@@ -75,9 +76,9 @@ def check(ctx: Context, *, quarantine: bool) -> CheckView:
     )
 
 
-def usage(ctx: Context) -> UsageView:
+def usage(ctx: Context) -> StoreUsageView:
     found = store_usage(ctx.store)
-    return UsageView(
+    return StoreUsageView(
         size=found.size,
         chunks=found.chunks,
         packs=found.packs,
@@ -94,7 +95,8 @@ def _used_manifests(session: Session) -> set[str]:
     used |= set(session.scalars(select(Media.manifest_id)))
     used |= set(session.scalars(select(Bug.manifest_id)))
     open_jobs = select(Job.inputs).where(Job.state.not_in([s.value for s in JobState if s.is_terminal]))
-    used |= {i["manifest_id"] for inputs in session.scalars(open_jobs) for i in inputs}
+    sweeps = select(Sweep.inputs)  # one that has ended may be gone on with
+    used |= {i["manifest_id"] for query in (open_jobs, sweeps) for inputs in session.scalars(query) for i in inputs}
     resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))
     used |= {resume.get("manifest_id") for resume in resumes if resume}
     return {m for m in used if m}
@@ -102,7 +104,7 @@ def _used_manifests(session: Session) -> set[str]:
 
 def _drop_unused_sources(ctx: Context, grace_s: float) -> None:
     old = utcnow() - timedelta(seconds=grace_s)
-    used = select(Job.source_id)
+    used = select(Job.source_id).union(select(Sweep.source_id))
     ctx.db.write(
         lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None
     )

@@ -11,7 +11,7 @@ from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Event, Job, Node
-from shoal.server.services import bugs, metric_reads
+from shoal.server.services import billing, bugs, metric_reads
 
 
 def job_summary(session: Session, job: Job) -> JobSummary:
@@ -22,6 +22,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
     attempts = session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number))
     events = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.seq))
     source = session.get_one(Source, job.source_id)
+    used = billing.of_jobs(session, [job.id])
     return JobView(
         **_summary(session, job),
         workspace=workspace,
@@ -36,6 +37,8 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         ],
         metrics=metric_reads.last_values(session, job.id),
         bugs=bugs.of_job(session, job.id),
+        slot_seconds=round(used.slot_s, 3),
+        costs=used.costs,
     )
 
 

@@ -33,10 +33,12 @@ from shoal.server.web.routes import (
     live,
     logs,
     new_job,
+    new_sweep,
     pool,
     secrets,
     settings,
     static,
+    sweeps,
     uploads,
     workspaces,
 )
@@ -57,8 +59,8 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, home, workspaces, new_job, jobs, logs, code, figures, job, compare, uploads, datasets, secrets, keys, pool, live,
-        settings, admin,
+        static, account, home, workspaces, new_job, jobs, logs, code, figures, job, compare, new_sweep, sweeps, uploads, datasets, secrets,
+        keys, pool, live, settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)
     app.add_exception_handler(ShoalError, _shoal_error)

@@ -11,10 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import select
 
 from shoal.core.errors import AuthError
+from shoal.core.ids import is_id
 from shoal.core.schema import View
+from shoal.core.sweeps import SweepState
 from shoal.server.context import Context
+from shoal.server.models.people import Member
+from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Principal
 from shoal.server.web import overview
 from shoal.server.web.overview import PlacedJob
@@ -31,6 +36,12 @@ class Changes(View):
     """Give it back as `after` to be told what ended since."""
 
 
+class ChangedSweep(View):
+    id: str
+    name: str
+    status: SweepState
+
+
 def now(ctx: Context, principal: Principal) -> Changes:
     """What is active now: the stream's beginning."""
     cursor = _clock()
@@ -40,7 +51,7 @@ def now(ctx: Context, principal: Principal) -> Changes:
 async def stream(
     ctx: Context, principal: Principal, after: int | None, still_signed_in: Callable[[], object]
 ) -> AsyncIterator[str]:
-    """`hello` first; `job` for each that changed; `gone` for one that was deleted; `ping` when all is quiet."""
+    """`hello` first; `job` and `sweep` for each that changed; `gone` for one that was deleted; `ping` when all is quiet."""
     async with ctx.live.watching() as watcher:
         start = await run_in_threadpool(now, ctx, principal)
         known = {placed.job.id: placed for placed in start.jobs}
@@ -59,6 +70,8 @@ async def stream(
                     return
             cursor = _clock()
             found = await run_in_threadpool(overview.some, ctx, principal, changed) if changed else {}
+            for told in await run_in_threadpool(_sweeps, ctx, principal, changed):
+                yield _event("sweep", told, cursor)
             for job_id in changed & known.keys() - found.keys():
                 del known[job_id]
                 yield f'event: gone\nid: {cursor}\ndata: {{"id":"{job_id}"}}\n\n'
@@ -79,9 +92,20 @@ def _ended_since(ctx: Context, principal: Principal, after: int | None) -> list[
     return overview.ended_since(ctx, principal, since)
 
 
+def _sweeps(ctx: Context, principal: Principal, changed: set[str]) -> list[ChangedSweep]:
+    """Those of them that one may see."""
+    wanted = [ident for ident in changed if is_id(ident, "swp")][:1000]
+    if not wanted:
+        return []
+    mine = select(Sweep).join(Member, Member.workspace_id == Sweep.workspace_id)
+    with ctx.db.read() as session:
+        found = session.scalars(mine.where(Member.user_id == principal.user_id, Sweep.id.in_(wanted)))
+        return [ChangedSweep(id=sweep.id, name=sweep.name, status=SweepState(sweep.state)) for sweep in found]
+
+
 def _clock() -> int:
     return int(time.time() * 1e6)
 
 
-def _event(kind: str, placed: PlacedJob, cursor: int) -> str:
-    return f"event: {kind}\nid: {cursor}\ndata: {placed.model_dump_json()}\n\n"
+def _event(kind: str, told: View, cursor: int) -> str:
+    return f"event: {kind}\nid: {cursor}\ndata: {told.model_dump_json()}\n\n"

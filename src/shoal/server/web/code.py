@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.core.jobs import JobView
+from shoal.core.notebooks import Receipt
 from shoal.core.schema import View
 from shoal.server.context import Context
 from shoal.server.policy import Access
-from shoal.server.services import jobs, metric_reads
+from shoal.server.services import jobs, metric_reads, notebooks
 from shoal.server.web import previews, samples, story
 from shoal.server.web.redact import Redactor
 
@@ -23,6 +24,8 @@ class CodeView(View):
     """The command and the variables given to it; values whose name says that they are secret are hidden."""
     config: dict[str, Any]
     rerun: str
+    receipt: Receipt | None = None
+    """Of the notebook that its script was made of."""
 
 
 def look(ctx: Context, access: Access, job: str, *, folder: str, file: str | None) -> CodeView:
@@ -42,6 +45,7 @@ def look(ctx: Context, access: Access, job: str, *, folder: str, file: str | Non
         env=shown.spec.env,
         config=hide.data(metric_reads.config(ctx, access, view.id)),
         rerun=story.rerun_command(shown),
+        receipt=notebooks.receipt_of(ctx, access, view.spec.source_id) if view.spec.source_id else None,
     )
 
 

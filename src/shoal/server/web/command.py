@@ -1,4 +1,4 @@
-"""The command that does what a page does: one function for the new-job page and for a job's own."""
+"""The command that does what a page does: one function for the new-job page and for a job's own, one for sweeps."""
 
 from __future__ import annotations
 
@@ -8,18 +8,57 @@ from typing import Any
 
 from shoal.core.durations import short_duration
 from shoal.core.jobs import JobSpec
+from shoal.core.sweeps import SweepSpec
+from shoal.tune.space import param_text
 
 _USUAL_WORKSPACE = "default"
 _ELSEWHERE = frozenset({"name", "entry", "source_id", "datasets", "min_nodes", "max_nodes", "env", "secrets"})
+_OF_A_SWEEP = frozenset({"name", "job", "space"})
 """Fields that are told in their own way."""
 
 
 def training_command(spec: JobSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
     """`shoal training run …` with every setting that is not the usual one. `source` is where the code came from."""
-    words = ["shoal", "training", "run", spec.name]
-    if workspace != _USUAL_WORKSPACE:
-        words += ["--workspace", workspace]
-    words += _code(source)
+    words = ["shoal", "training", "run", spec.name, *_where(workspace), *_settings(spec, source)]
+    return shlex.join([*words, *_entry(spec, source)])
+
+
+def sweep_command(spec: SweepSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
+    """`shoal sweep run …`, likewise."""
+    words = ["shoal", "sweep", "run", spec.name, *_where(workspace)]
+    for name, axis in spec.space.items():
+        words += ["--param", param_text(name, axis)]
+    for name, field in SweepSpec.model_fields.items():
+        value = getattr(spec, name)
+        if name not in _OF_A_SWEEP and value != field.get_default():
+            words += [option_of(name), str(value)]
+    job = spec.job.model_copy(update={"batch": None, "budget": None})  # which are the sweep's
+    return shlex.join([*words, *_settings(job, source), *_entry(job, source)])
+
+
+def where_to_run(source: Mapping[str, Any]) -> str:
+    """What the command takes for granted: where it is typed, if that matters."""
+    kind, path = source.get("kind"), source.get("path")
+    if kind != "notebook" and "notebook" in source:
+        return f"In the folder of {path or source.get('url')}, unpacked or cloned."
+    if kind in ("archive", "file") or (kind == "notebook" and path):
+        return f"Where {path or 'the code'} is."
+    if kind == "folder":
+        return f"In the folder {path}." if path else "In the folder of the code."
+    return ""
+
+
+def option_of(field: str) -> str:
+    """What a field of a JobSpec is called on the command line: time_limit_s is --time-limit."""
+    return "--" + field.removesuffix("_s").replace("_", "-")
+
+
+def _where(workspace: str) -> list[str]:
+    return [] if workspace == _USUAL_WORKSPACE else ["--workspace", workspace]
+
+
+def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
+    words = _code(source)
     for reference in spec.datasets:
         words += ["--dataset", reference]
     if spec.max_nodes != 1:
@@ -34,22 +73,17 @@ def training_command(spec: JobSpec, *, workspace: str, source: Mapping[str, Any]
         words += ["--env", f"{name}={value}"]
     for name, secret in spec.secrets.items():
         words += ["--secret", f"{name}={secret}"]
-    return shlex.join([*words, "--", *spec.entry])
+    return words
 
 
-def where_to_run(source: Mapping[str, Any]) -> str:
-    """What the command takes for granted: where it is typed, if that matters."""
-    kind, path = source.get("kind"), source.get("path")
-    if kind in ("archive", "file"):
-        return f"Where {path or 'the code'} is."
-    if kind == "folder":
-        return f"In the folder {path}." if path else "In the folder of the code."
-    return ""
+def _entry(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
+    """What follows `--`, with that. A notebook's script is made anew, so only its arguments are named."""
+    words = spec.entry[1:] if _is_notebook(source) else spec.entry
+    return ["--", *words] if words else []
 
 
-def option_of(field: str) -> str:
-    """What a field of a JobSpec is called on the command line: time_limit_s is --time-limit."""
-    return "--" + field.removesuffix("_s").replace("_", "-")
+def _is_notebook(source: Mapping[str, Any]) -> bool:
+    return source.get("kind") == "notebook" or "notebook" in source
 
 
 def _code(source: Mapping[str, Any]) -> list[str]:
@@ -58,5 +92,16 @@ def _code(source: Mapping[str, Any]) -> list[str]:
     if kind == "git" and source.get("url"):
         revision = source.get("commit") or source.get("revision")
         return ["--repository-url", str(source["url"]), *(["--repository-revision", str(revision)] if revision else [])]
+    if _is_notebook(source):
+        return _notebook(source)
     option = {"archive": "--zip", "file": "--file"}.get(str(kind))
     return [option, str(source["path"])] if option and source.get("path") else []
+
+
+def _notebook(source: Mapping[str, Any]) -> list[str]:
+    """One that lay among other code is made a script with that around it."""
+    inside = source.get("kind") != "notebook"
+    where = source.get("notebook") if inside else source.get("url") or source.get("path")
+    folder, cells = "." if inside else source.get("folder"), source.get("entry_cell")
+    words = ["--notebook", str(where), *(["--dir", str(folder)] if folder else [])]
+    return [*words, *(["--entry-cell", str(cells)] if cells else []), "--as-is"]

@@ -37,6 +37,7 @@ _SPEC = {
     "max_restarts": "Restarts",
     "priority": "Priority",
     "time_limit_s": "Time limit (s)",
+    "budget": "Budget",
     "keep_last": "Checkpoints kept",
     "keep_best": "Best kept by",
     "launcher": "Launcher",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from shoal.core.durations import parse_duration, short_duration
 from shoal.core.errors import InvalidSpec, UsageError
@@ -12,8 +12,10 @@ from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_row
 from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
-_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "expected", "batch",
+_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
           *_NUMBERS)  # fmt: skip
+
+_OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
 
 
 class Pair(View):
@@ -25,10 +27,11 @@ class Draft(View):
     name: str = ""
     source_id: str = ""
     entry: str = ""
-    code: Literal["upload", "git"] = "upload"
+    code: Literal["upload", "git", "notebook"] = "upload"
     """How the code is about to be brought."""
     git_url: str = ""
     git_revision: str = ""
+    notebook_url: str = ""
     rows: list[Row] = []
     line: str = ""
     edited: Literal["rows", "line"] = "line"
@@ -48,6 +51,7 @@ class Draft(View):
     keep_best: str = ""
     launcher: str = "direct"
     expected: str = ""
+    budget: str = ""
     batch: str = ""
     prefer: list[str] = []
     exclude: list[str] = []
@@ -62,13 +66,16 @@ class Draft(View):
         return next((version for name, _, version in found if name == dataset), None)
 
 
+AnyDraft = TypeVar("AnyDraft", bound=Draft)
+
+
 def from_form(form: Form) -> Draft:
     texts = {name: form[name].strip() for name in _TEXTS if name in form}
     kinds = [kind if kind in set(Kind) else Kind.TEXT for kind in form.all("arg_kind")]
     triples = zip(form.all("arg_name"), form.all("arg_value"), kinds, strict=False)
     return Draft(
         **texts,
-        code="git" if form.get("code") == "git" else "upload",
+        code="git" if form.get("code") == "git" else "notebook" if form.get("code") == "notebook" else "upload",
         rows=[Row(name=name, value=value, kind=Kind(kind)) for name, value, kind in triples if name or value],
         line=form.get("line", "").strip(),
         edited="rows" if form.get("edited") == "rows" else "line",
@@ -82,7 +89,11 @@ def from_form(form: Form) -> Draft:
 
 def from_job(job: JobView) -> Draft:
     """Everything of an earlier job but its name."""
-    spec = job.spec
+    return from_spec(job.spec)
+
+
+def from_spec(spec: JobSpec) -> Draft:
+    spec = alone(spec)
     return Draft(
         source_id=spec.source_id,
         entry=spec.entry[0],
@@ -102,13 +113,22 @@ def from_job(job: JobView) -> Draft:
         keep_best=spec.keep_best or "",
         launcher=spec.launcher,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
+        budget=spec.budget or "",
         batch=spec.batch or "",
         prefer=spec.prefer,
         exclude=spec.exclude,
     )
 
 
-def in_step(draft: Draft) -> Draft:
+def alone(spec: JobSpec) -> JobSpec:
+    """A trial's job without what makes it one of a sweep; its values stay."""
+    if not spec.env.keys() & _OF_A_TRIAL:
+        return spec
+    env = {name: value for name, value in spec.env.items() if name not in _OF_A_TRIAL}
+    return spec.model_copy(update={"env": env, "batch": None})
+
+
+def in_step(draft: AnyDraft) -> AnyDraft:
     """With rows and line saying the same; the one that was not edited follows."""
     words = draft.words()
     if draft.edited == "rows":
@@ -124,6 +144,8 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         raise InvalidSpec("Bring the code first: drop a file or an archive, or fetch a repository.")
     elif not draft.entry:
         raise InvalidSpec("Choose the script to run.")
+    elif draft.entry.endswith(".ipynb"):
+        raise InvalidSpec(f"{draft.entry} is a notebook: choose it again, so that a script is made of it.")
     elif not draft.name:
         raise InvalidSpec("Give the job a name.")
     values: dict[str, Any] = {name: number for name in _NUMBERS if (number := getattr(draft, name))}
@@ -143,6 +165,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         secrets=secrets,
         time_limit_s=_seconds(draft.time_limit, "Time limit"),
         expected_s=_seconds(draft.expected, "Expected time"),
+        budget=draft.budget or None,
         batch=draft.batch or None,
         prefer=draft.prefer,
         exclude=draft.exclude,

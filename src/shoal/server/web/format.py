@@ -8,9 +8,10 @@ from typing import Any
 
 from shoal.core import durations
 from shoal.core.durations import ago
+from shoal.core.money import MILLION, amount
 from shoal.core.schema import utcnow as now
 
-__all__ = ["ago", "clock", "compact", "duration", "filesize", "iso", "now", "number", "plural"]
+__all__ = ["ago", "clock", "compact", "duration", "filesize", "iso", "money", "now", "number", "plural"]
 
 
 def iso(moment: datetime) -> str:
@@ -45,6 +46,10 @@ def number(value: float | int | None) -> str:
     if 1e4 <= abs(value) < 1e7:
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.3e}"
+
+
+def money(value: float) -> str:
+    return amount(round(value * MILLION))
 
 
 def compact(value: Any) -> str:

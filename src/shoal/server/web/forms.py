@@ -44,10 +44,15 @@ def parse(model: type[Model], **values: Any) -> Model:
     try:
         return model(**values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]).replace("_", " ")
-        text = str(first["msg"]).removeprefix("Value error, ")
-        raise InvalidSpec(f"{field}: {text}.".replace("..", ".") if field else f"{text}.") from None
+        raise _refusal(error) from None
+
+
+def parse_json(model: type[Model], text: str) -> Model:
+    """As `parse`, of a field that holds all of it."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise _refusal(error) from None
 
 
 def go(request: Request, path: str) -> Response:
@@ -69,3 +74,10 @@ def local_path(path: str | None) -> str:
     """Where to go back to: a path of ours, whatever the address bar said."""
     is_ours = path and path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_ours and path else "/"
+
+
+def _refusal(error: ValidationError) -> InvalidSpec:
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in first["loc"]).replace("_", " ")
+    text = str(first["msg"]).removeprefix("Value error, ")
+    return InvalidSpec(f"{field}: {text}.".replace("..", ".") if field else f"{text}.")

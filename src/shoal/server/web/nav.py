@@ -50,13 +50,23 @@ def base_path(access: Access) -> str:
 
 def job_path(workspace: str, name: str, ident: str) -> str:
     """By name, unless a page has that name or it reads as a JSON twin's."""
+    return f"{workspace}/jobs/{_reference(name, ident)}"
+
+
+def sweep_path(workspace: str, name: str, ident: str) -> str:
+    """As a job's."""
+    return f"{workspace}/sweeps/{_reference(name, ident)}"
+
+
+def _reference(name: str, ident: str) -> str:
     by_id = name in _PAGES or name.endswith(".json")
-    return f"{workspace}/jobs/{quote(ident if by_id else name, safe='')}"
+    return quote(ident if by_id else name, safe="")
 
 
 def _workspace_links(base: str) -> list[Link]:
     return [
         Link("Jobs", f"{base}/jobs", "jobs"),
+        Link("Sweeps", f"{base}/sweeps", "sweeps"),
         Link("Datasets", f"{base}/datasets", "datasets"),
         Link("Checkpoints", f"{base}/checkpoints", "checkpoints"),
         Link("Secrets", f"{base}/secrets", "secrets"),

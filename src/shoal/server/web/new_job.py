@@ -10,11 +10,13 @@ from sqlalchemy import select
 from shoal.core.datasets import DatasetStatus, DatasetView
 from shoal.core.errors import NotFound, ShoalError
 from shoal.core.jobs import JobSpec
+from shoal.core.notebooks import Receipt
 from shoal.core.schema import View
 from shoal.server.context import Context
 from shoal.server.models.jobs import Job
+from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access
-from shoal.server.services import checkpoints, datasets, find, git, machines, queue, secrets
+from shoal.server.services import checkpoints, datasets, find, git, machines, notebooks, queue, secrets
 from shoal.server.web.command import training_command, where_to_run
 from shoal.server.web.drafts import Draft, in_step, to_spec
 
@@ -34,7 +36,9 @@ class Code(View):
     scripts: list[str]
     """The likeliest first."""
     notebooks: list[str]
-    """Told apart: they cannot be run yet."""
+    """Told apart: one that is chosen has to become a script first."""
+    receipt: Receipt | None = None
+    """Of the notebook that the script was made of."""
     suggested: str
     """A name for the job that is still free."""
 
@@ -77,6 +81,7 @@ def code(ctx: Context, access: Access, source_id: str) -> Code | None:
         return None
     paths = [f.path for f in ctx.store.get_manifest(row.manifest_id).files]
     title = str(row.origin.get("url") or row.origin.get("path") or "code")
+    receipt = notebooks.receipt_of(ctx, access, row.id)
     return Code(
         id=row.id,
         title=title,
@@ -85,18 +90,19 @@ def code(ctx: Context, access: Access, source_id: str) -> Code | None:
         files=row.files,
         scripts=sorted((p for p in paths if p.endswith((".py", ".sh"))), key=_unlikeliness)[:_MAX_SCRIPTS],
         notebooks=[p for p in paths if p.endswith(".ipynb")][:_MAX_SCRIPTS],
-        suggested=suggest_name(ctx, access, title),
+        receipt=receipt,
+        suggested=suggest_name(ctx, access, receipt.notebook if receipt else title),
     )
 
 
-def suggest_name(ctx: Context, access: Access, title: str) -> str:
+def suggest_name(ctx: Context, access: Access, title: str, of: type[Job | Sweep] = Job) -> str:
     """From a file's, folder's or repository's name, or an earlier job's; with a number if that is taken."""
-    stem = re.sub(r"(\.git|\.tar)?(\.(zip|tar|tgz|gz|bz2|xz|py|sh|git))?/?$", "", title.replace("\\", "/"))
+    stem = re.sub(r"(\.git|\.tar)?(\.(zip|tar|tgz|gz|bz2|xz|py|sh|git|ipynb))?/?$", "", title.replace("\\", "/"))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", stem.rstrip("/").rpartition("/")[2]).strip("-._")
     base = re.sub(r"-\d{1,6}$", "", plain)[:52] or "job"
     with ctx.db.read() as session:
-        mine = select(Job.name).where(Job.workspace_id == access.workspace_id)
-        taken = set(session.scalars(mine.where(Job.name.startswith(base, autoescape=True))))
+        mine = select(of.name).where(of.workspace_id == access.workspace_id)
+        taken = set(session.scalars(mine.where(of.name.startswith(base, autoescape=True))))
     if base not in taken:
         return base
     return next(name for n in range(2, len(taken) + 3) if (name := f"{base}-{n}") not in taken)
@@ -110,10 +116,10 @@ def preview(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
     except ShoalError as error:
         problem = f"{error.message} {error.hint}" if error.hint else error.message
         return {"draft": draft, "preview": Preview(command=None, problem=problem, fit=None, fit_text="")}
-    fit, text = _fit(ctx, access, spec)
-    origin = _origin(ctx, access, draft.source_id)
-    command = training_command(spec, workspace=access.workspace, source=origin)
-    shown = Preview(command=command, problem=None, where=where_to_run(origin), fit=fit, fit_text=text)
+    fits, text = fit(ctx, access, spec)
+    source = origin(ctx, access, draft.source_id)
+    command = training_command(spec, workspace=access.workspace, source=source)
+    shown = Preview(command=command, problem=None, where=where_to_run(source), fit=fits, fit_text=text)
     return {"draft": draft, "preview": shown}
 
 
@@ -123,7 +129,8 @@ def form_data(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
     return {"source": found, "error": None, **preview(ctx, access, draft), **choices(ctx, access)}
 
 
-def _origin(ctx: Context, access: Access, source_id: str) -> dict[str, Any]:
+def origin(ctx: Context, access: Access, source_id: str) -> dict[str, Any]:
+    """Where a source came from; nothing if it is not there."""
     try:
         with ctx.db.read() as session:
             return find.source(session, access, source_id).origin
@@ -131,7 +138,7 @@ def _origin(ctx: Context, access: Access, source_id: str) -> dict[str, Any]:
         return {}
 
 
-def _fit(ctx: Context, access: Access, spec: JobSpec) -> tuple[Literal["now", "later", "never"], str]:
+def fit(ctx: Context, access: Access, spec: JobSpec) -> tuple[Literal["now", "later", "never"], str]:
     """By the scheduler's own decision."""
     try:
         waits_for = queue.waits_for(ctx, access, spec)

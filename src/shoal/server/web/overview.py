@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
-from shoal.core.artifacts import UsageView
+from shoal.core.artifacts import StoreUsageView
 from shoal.core.jobs import CapacityView, JobSummary
 from shoal.core.schema import Utc, View, utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -20,11 +20,13 @@ from shoal.server.models.artifacts import Checkpoint, Dataset
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import Member, Workspace
 from shoal.server.policy import Principal
-from shoal.server.services import machines, upkeep, views
+from shoal.server.services import billing, machines, upkeep, views
+from shoal.server.services.billing import Used
 
 _FRESH = timedelta(days=2)
 _STORE_S = 60.0
-_stores: dict[Path, tuple[float, UsageView]] = {}
+_DAYS = 30
+_stores: dict[Path, tuple[float, StoreUsageView]] = {}
 
 
 class PlacedJob(View):
@@ -34,6 +36,8 @@ class PlacedJob(View):
     workspace_id: str
     job: JobSummary
     waiting: str | None = None
+    sweep: str | None = None
+    """The one it is a trial of."""
 
 
 class Trouble(View):
@@ -68,6 +72,8 @@ class WorkspaceUsage(View):
     workspace_id: str
     jobs: int
     slot_seconds: float
+    costs: dict[str, float] = {}
+    """Currency → sum; empty where slots had no price."""
     datasets_size: int
     checkpoints_size: int
 
@@ -75,6 +81,8 @@ class WorkspaceUsage(View):
 class UsageByPerson(View):
     days: list[tuple[str, float]]
     """(date, slot-seconds) of the last thirty days."""
+    costs: dict[str, float] = {}
+    """Of those days: currency → sum."""
     workspaces: list[WorkspaceUsage]
 
 
@@ -135,7 +143,7 @@ def pool(ctx: Context, principal: Principal) -> PoolView:
     return PoolView(pool=machines.capacity(ctx), occupants=occupants)
 
 
-def store(ctx: Context) -> UsageView:
+def store(ctx: Context) -> StoreUsageView:
     """The store as a whole. All of its lists are gone through for it, so that what was found holds for a minute."""
     kept = _stores.get(ctx.layout.root)
     if kept is None or time.monotonic() - kept[0] > _STORE_S:
@@ -145,55 +153,48 @@ def store(ctx: Context) -> UsageView:
 
 def usage(ctx: Context, principal: Principal) -> UsageByPerson:
     mine = select(Member.workspace_id).where(Member.user_id == principal.user_id)
+    last_ms = (ctx.meter.now_ms // billing.DAY_MS + 1) * billing.DAY_MS
+    first_ms = last_ms - _DAYS * billing.DAY_MS
     with ctx.db.read() as session:
         rows = session.execute(select(Workspace.id, Workspace.name).where(Workspace.id.in_(mine)))
         names = {row.id: row.name for row in rows}
         jobs = session.execute(select(Job.id, Job.workspace_id).where(Job.workspace_id.in_(mine))).all()
-        spans = session.execute(
-            select(Job.workspace_id, Attempt.started_at, Attempt.ended_at, Node.slots)
-            .join(Attempt, Attempt.job_id == Job.id)
-            .join(Node, Node.attempt_id == Attempt.id)
-            .where(Job.workspace_id.in_(mine), Attempt.started_at.is_not(None))
-        ).all()
+        used = billing.used(session, ctx.meter, names, since_ms=first_ms)
+        recent = [part for u in used if (part := u.between(first_ms, last_ms))]
+        ever = billing.totals(session, ctx.meter, names)
         data = _sizes(session.execute(select(Dataset.workspace_id, Dataset.size).where(Dataset.workspace_id.in_(mine))))
         kept = _sizes(
             session.execute(select(Checkpoint.workspace_id, Checkpoint.size).where(Checkpoint.workspace_id.in_(mine)))
         )
-    seconds, days = _spent(spans)
     counts: dict[str, int] = defaultdict(int)
     for _, workspace_id in jobs:
         counts[workspace_id] += 1
     return UsageByPerson(
-        days=days,
+        days=_by_day(recent, first_ms, last_ms),
+        costs=billing.costs(recent),
         workspaces=[
             WorkspaceUsage(
                 workspace=name,
                 workspace_id=ident,
                 jobs=counts[ident],
-                slot_seconds=round(seconds[ident], 1),
+                slot_seconds=round(ever[ident].slot_s, 1),
+                costs=ever[ident].costs,
                 datasets_size=data[ident],
                 checkpoints_size=kept[ident],
             )
-            for ident, name in sorted(names.items(), key=lambda item: -seconds[item[0]])
+            for ident, name in sorted(names.items(), key=lambda item: -ever[item[0]].slot_s)
         ],
     )
 
 
-def _spent(spans: Any) -> tuple[dict[str, float], list[tuple[str, float]]]:
-    """Slot-seconds by workspace, and by day of the last thirty; an attempt counts for the days it touches."""
-    now = utcnow()
-    seconds: dict[str, float] = defaultdict(float)
-    start_of = {(now - timedelta(days=back)).date(): 0.0 for back in range(29, -1, -1)}
-    for workspace_id, started, ended, slots in spans:
-        at, end = started, min(ended or now, now)
-        seconds[workspace_id] += max(0.0, (end - at).total_seconds()) * len(slots)
-        while at < end:
-            midnight = (at + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-            stop = min(end, midnight)
-            if at.date() in start_of:
-                start_of[at.date()] += (stop - at).total_seconds() * len(slots)
-            at = stop
-    return seconds, [(day.isoformat(), round(value, 1)) for day, value in start_of.items()]
+def _by_day(parts: Iterable[Used], first_ms: int, last_ms: int) -> list[tuple[str, float]]:
+    """Slot-seconds of every day; a stretch of time counts for the days it touches."""
+    days = {billing.day_of(at): 0.0 for at in range(first_ms, last_ms, billing.DAY_MS)}
+    for part in parts:
+        for day, piece in billing.by_day(part):
+            if day in days:
+                days[day] += piece.slot_s
+    return [(day, round(seconds, 1)) for day, seconds in days.items()]
 
 
 def _sizes(rows: Any) -> dict[str, int]:
@@ -220,6 +221,7 @@ def _jobs(ctx: Context, query: Any) -> list[PlacedJob]:
                 workspace_id=workspace.id,
                 job=views.job_summary(session, job),
                 waiting=ctx.live.waiting.get(job.id) if job.state == JobState.QUEUED.value else None,
+                sweep=job.spec.get("env", {}).get("SHOAL_SWEEP"),
             )
             for job, workspace in session.execute(query)
         ]

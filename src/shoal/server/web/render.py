@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi.encoders import jsonable_encoder
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from shoal import __version__
 from shoal.core.errors import ShoalError
@@ -20,7 +20,7 @@ from shoal.server.policy import Access, Principal
 from shoal.server.services import workspaces
 from shoal.server.web import format as formats
 from shoal.server.web import highlight
-from shoal.server.web.nav import Nav, job_path, workspace_path
+from shoal.server.web.nav import Nav, job_path, sweep_path, workspace_path
 
 STATIC = Path(__file__).parent / "static"
 JSON_TWIN = "shoal.json_twin"
@@ -51,7 +51,7 @@ def page(
 ) -> Response:
     """`data` is what the JSON twin shows; `part` is the template for htmx, which swaps it into a page already there."""
     if wants_json(request):
-        return JSONResponse(jsonable_encoder(dict(data)), status, headers={"Vary": HEADERS["Vary"]})
+        return _twin(data, status)
     access = who if isinstance(who, Access) else None
     principal = who.principal if isinstance(who, Access) else who
     values: dict[str, Any] = {**data, "request": request, "access": access, "me": principal}
@@ -63,11 +63,25 @@ def page(
     )
 
 
+def refused(
+    request: Request, ctx: Context, who: Access, template: str, data: Mapping[str, Any], error: ShoalError
+) -> Response:
+    """A form that was refused, with all that was typed; whoever still has that gets only the error."""
+    if is_htmx(request) or wants_json(request):
+        raise error
+    return page(request, ctx, who, template, {**data, "error": error.message}, status=error.http_status)
+
+
 def bare_page(request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
     """For people who are not signed in."""
     if wants_json(request):
-        return JSONResponse(jsonable_encoder(dict(data)), status, headers={"Vary": HEADERS["Vary"]})
+        return _twin(data, status)
     return html(template, {**data, "request": request}, status=status)
+
+
+def _twin(data: Mapping[str, Any], status: int) -> Response:
+    text = to_json(dict(data), by_alias=True, inf_nan_mode="null")
+    return Response(text, status, headers={"Vary": HEADERS["Vary"]}, media_type="application/json")
 
 
 def error_page(request: Request, error: ShoalError) -> Response:
@@ -128,6 +142,7 @@ def environment() -> Environment:
         compact=formats.compact,
         duration=formats.duration,
         filesize=formats.filesize,
+        money=formats.money,
         number=formats.number,
         iso=formats.iso,
         plural=formats.plural,
@@ -136,6 +151,7 @@ def environment() -> Environment:
         asset=asset,
         version=__version__,
         job_path=job_path,
+        sweep_path=sweep_path,
         workspace_path=workspace_path,
         now=formats.now,
         highlight=highlight.lines,

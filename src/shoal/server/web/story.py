@@ -8,6 +8,7 @@ from shoal.core.jobs import JobView
 from shoal.core.schema import Utc, View, utcnow
 from shoal.core.states import JobState
 from shoal.server.web.command import training_command
+from shoal.server.web.drafts import alone
 
 _STATES = {state.value for state in JobState}
 
@@ -39,7 +40,7 @@ def timeline(job: JobView) -> list[Span]:
 
 def rerun_command(job: JobView) -> str:
     """What to type, in the folder the code came from, to run the same again under another name."""
-    again = job.spec.model_copy(update={"name": f"{job.name}-again"})
+    again = alone(job.spec).model_copy(update={"name": f"{job.name}-again"})
     return training_command(again, workspace=job.workspace, source=job.source)
 
 

@@ -14,7 +14,7 @@ from shoal.core.ids import is_id, new_id
 from shoal.core.schema import View
 from shoal.server.context import Context
 from shoal.server.policy import Access
-from shoal.server.services import chunks, datasets, sources
+from shoal.server.services import chunks, datasets, notebooks, sources
 from shoal.server.services.import_part import check_room
 from shoal.store.archive_members import archive_kind
 from shoal.store.archives import Limits, unpack
@@ -115,10 +115,12 @@ def to_source(ctx: Context, access: Access, ident: str, title: str) -> Sent:
         if kind == "file" and archive_kind(files[0].name):
             tree, notes = _unpacked(ctx, folder, files[0], ctx.settings.max_source_mb << 20)
             kind = "archive"
-        _check_scripts([p.name for p in tree.rglob("*") if p.is_file()])
+        notebook = _only_notebook(tree)
         shown = "".join(c for c in title if c.isprintable())[:255]
         origin = {"kind": kind, "path": shown, "via": "console"}
         made = sources.from_tree(ctx, access, tree, origin)
+        if notebook:
+            made = notebooks.in_source(ctx, access, made.id, notebook).source
     remove_tree(folder)
     return Sent(source=made, notes=notes)
 
@@ -155,14 +157,17 @@ def _unpacked(ctx: Context, folder: Path, archive: Path, max_bytes: int) -> tupl
     return into, unpack(archive, into, limits=Limits(max_bytes=max_bytes, max_ratio=ctx.settings.max_archive_ratio))
 
 
-def _check_scripts(names: list[str]) -> None:
-    if any(name.endswith(_SCRIPTS) for name in names):
-        return
-    if any(name.endswith(".ipynb") for name in names):
-        raise InvalidSpec(
-            "A notebook cannot be run as a job yet. Save it as a script (File, Save and Export as, Executable Script) and bring that."
-        )
-    raise InvalidSpec("There is no script (.py or .sh) in it that a job could run.")
+def _only_notebook(tree: Path) -> str | None:
+    """The notebook that is the only thing a job could run; None if there are scripts."""
+    paths = sorted(p.relative_to(tree).as_posix() for p in tree.rglob("*") if p.is_file())
+    if any(path.endswith(_SCRIPTS) for path in paths):
+        return None
+    found = [path for path in paths if path.endswith(".ipynb")]
+    if not found:
+        raise InvalidSpec("There is no script (.py or .sh) and no notebook in it that a job could run.")
+    if len(found) > 1:
+        raise InvalidSpec(f"There are {len(found)} notebooks in it, and no script: bring the one to run by itself.")
+    return found[0]
 
 
 def _root(ctx: Context, access: Access) -> Path:

@@ -7,25 +7,31 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shoal.core.states import JobState
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Access, Viewer, Worker
-from shoal.server.services import checkpoints, jobs, metric_reads
+from shoal.server.services import checkpoints, jobs, metric_reads, queue
 from shoal.server.web import capsules, samples, story
 from shoal.server.web.forms import done
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page, wants_json
 
 router = APIRouter(prefix="/w/{workspace}")
+_SHORT = 300
+"""Jobs in a queue that is explained at once; a longer one takes a second, and the page comes first."""
+_PARTS = {"head": "_job_head.html", "why": "_why.html"}
 
 
 @router.get("/jobs/{job}")
 def overview(ctx: Ctx, request: Request, access: Viewer, job: str, part: str = "") -> Response:
     """How it is going, how it got there, and how to run it again."""
     view = jobs.get(ctx, access, job)
-    data = {"job": view, "timeline": story.timeline(view), "rerun": story.rerun_command(view)}
-    data["failure"] = capsules.newest(ctx, access, view) if part != "head" else None
-    name = "_job_head.html" if part == "head" else "_job_overview.html"
-    return page(request, ctx, access, "job_overview.html", data | {"tab": "overview"}, part=name)
+    data = {"job": view, "timeline": story.timeline(view), "rerun": story.rerun_command(view), "tab": "overview"}
+    data["failure"] = capsules.newest(ctx, access, view) if not part else None
+    data["short"] = len(ctx.live.waiting) <= _SHORT
+    asked = part == "why" or wants_json(request) or (data["short"] and part != "head")
+    data["why"] = queue.why(ctx, access, view.id) if asked and view.status == JobState.QUEUED else None
+    return page(request, ctx, access, "job_overview.html", data, part=_PARTS.get(part, "_job_overview.html"))
 
 
 @router.get("/jobs/{job}/metrics")

@@ -7,11 +7,12 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shoal.core.queue import JobChange
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
 from shoal.server.policy import Access, Viewer, Worker
-from shoal.server.services import checkpoints, jobs
-from shoal.server.web.forms import Fields, done, go, parse
+from shoal.server.services import checkpoints, jobs, queue
+from shoal.server.web.forms import Fields, done, go, parse, parse_json
 from shoal.server.web.nav import job_path, workspace_path
 from shoal.server.web.render import page
 
@@ -53,6 +54,13 @@ def resume(ctx: Ctx, request: Request, access: Worker, job: str) -> Response:
     """Continue a stopped or failed job from its newest good checkpoint."""
     view = jobs.resume(ctx, access, job)
     return done(request, f"{view.name} is queued again.", _job(access, view.name, view.id))
+
+
+@router.post("/jobs/{job}/change")
+def change(ctx: Ctx, request: Request, access: Worker, job: str, form: Fields) -> Response:
+    """Change what a waiting job asks for, as its page suggests."""
+    view = queue.change(ctx, access, job, parse_json(JobChange, form.get("change", "")))
+    return done(request, f"{view.name} is changed.", _job(access, view.name, view.id))
 
 
 @router.post("/jobs/{job}/delete")

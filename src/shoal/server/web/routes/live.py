@@ -25,7 +25,7 @@ async def live(
     after: Annotated[int | None, Query(ge=0, le=10**18)] = None,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
-    """Server-sent events: `hello`, `job` on every change of one of one's jobs, `gone`, `ping`; as JSON, what is active now."""
+    """Server-sent events: `hello`, `job` and `sweep` on every change of one's own, `gone`, `ping`; as JSON, the jobs active now."""
     if wants_json(request):
         found = await run_in_threadpool(changes.now, ctx, principal)
         return JSONResponse(found.model_dump(mode="json"))

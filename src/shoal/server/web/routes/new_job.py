@@ -8,15 +8,16 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from shoal.core.errors import ShoalError
+from shoal.core.notebooks import NotebookFetch
 from shoal.core.people import GitFetch
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Access, Worker
-from shoal.server.services import jobs, sources
+from shoal.server.services import jobs, notebooks, sources
 from shoal.server.web import new_job
 from shoal.server.web.drafts import Draft, from_form, from_job, to_spec
 from shoal.server.web.forms import Fields, go, parse
 from shoal.server.web.nav import base_path, job_path
-from shoal.server.web.render import is_htmx, page, wants_json
+from shoal.server.web.render import page, refused
 
 router = APIRouter(prefix="/w/{workspace}/jobs/new")
 _PARTS = {"": None, "source": "_new_job_source.html", "free": "_new_job_free.html"}
@@ -48,10 +49,7 @@ def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Respon
     try:
         made = jobs.submit(ctx, access, to_spec(draft))
     except ShoalError as error:
-        if is_htmx(request) or wants_json(request):
-            raise
-        data = new_job.form_data(ctx, access, draft) | {"error": error.message}
-        return page(request, ctx, access, "new_job.html", data, status=error.http_status)
+        return refused(request, ctx, access, "new_job.html", new_job.form_data(ctx, access, draft), error)
     return go(request, job_path(base_path(access), made.name, made.id))
 
 
@@ -75,6 +73,19 @@ def fetch_git(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Res
     body = parse(GitFetch, url=draft.git_url, revision=draft.git_revision or None)
     made = sources.from_git(ctx, access, body)
     return _form(ctx, request, access, draft.model_copy(update={"source_id": made.id}), "_new_job_source.html")
+
+
+@router.post("/notebook")
+def bring_notebook(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
+    """Make a script of a notebook: of the one chosen among the code, or of one at a URL."""
+    draft = from_form(fields)
+    if draft.code == "notebook":
+        asked = parse(NotebookFetch, url=draft.notebook_url, token=fields.get("notebook_token", "").strip() or None)
+        made = notebooks.from_url(ctx, access, asked)
+    else:
+        made = notebooks.in_source(ctx, access, draft.source_id, draft.entry)
+    draft = draft.model_copy(update={"source_id": made.source.id, "entry": made.entry})
+    return _form(ctx, request, access, draft, "_new_job_source.html")
 
 
 def _form(ctx: Context, request: Request, access: Access, draft: Draft, part: str) -> Response:

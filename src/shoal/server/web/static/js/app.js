@@ -156,7 +156,7 @@ export function offline(is) {
 }
 
 // Jobs that ended while we looked on. Many at once are told in one.
-const KIND = { succeeded: "ok", failed: "bad" };
+const KIND = { succeeded: "ok", finished: "ok", failed: "bad" };
 export function ended(jobs) {
   if (jobs.length > 3) {
     const failed = jobs.filter((job) => job.status === "failed").length;

@@ -22,3 +22,11 @@ export const follower = new Follower(api, END, {
 });
 if (!document.getElementById("log")) follower.open();
 document.body.addEventListener("shoal:changed", () => follower.restart());
+// Others come and go before a job that waits, and nobody tells of that.
+let asked = Date.now();
+setInterval(() => {
+  const every = Number(document.getElementById("why")?.dataset.every ?? Infinity);
+  if (document.hidden || document.querySelector("dialog[open]") || Date.now() - asked < every * 1000) return;
+  asked = Date.now();
+  tell("shoal:waits");
+}, 1000);

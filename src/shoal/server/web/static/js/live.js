@@ -10,12 +10,18 @@ const want = (ms) => { due = Math.min(due, Date.now() + ms); };
 
 new Changes({
   hello: () => { if (!first) want(0); first = false; },
-  job: ({ job, waiting }) => {
+  job: ({ job, waiting, sweep }) => {
     // A new state is shown at once; a job that only got further can wait a moment.
     const state = JSON.stringify([job.status, job.attempts, job.stop_requested, waiting]);
     want(known.get(job.id) === state ? PROGRESS_MS : 0);
     known.set(job.id, state);
-    if (OVER.has(job.status)) note(job);
+    if (OVER.has(job.status) && !sweep) note(job); // of trials there are many: their sweep tells when all are over
+  },
+  sweep: (sweep) => {
+    const before = known.get(sweep.id);
+    want(before === sweep.status ? PROGRESS_MS : 0);
+    known.set(sweep.id, sweep.status);
+    if (before === "running" && sweep.status !== before) note(sweep);
   },
   gone: () => want(0),
   ping: () => want(0), // machines come and go, and clocks move on, without any job changing

@@ -16,6 +16,7 @@ for (const kind of ["input", "change"]) {
   draft.addEventListener(kind, ({ target }) => {
     if (target.type === "file") return;
     if (target.id === "j-name") target.dataset.typed = "";
+    if (kind === "change" && target.id === "entry" && target.value.endsWith(".ipynb")) convert();
     if (target.closest("#args-rows")) form().elements.edited.value = "rows";
     if (target.id === "args-line") form().elements.edited.value = "line";
     changed();
@@ -73,11 +74,16 @@ async function bring(files, title) {
   } finally { if (upload === stop) bar.hidden = true; }
 }
 
+// A notebook among the files has to become a script first.
+function convert() {
+  window.htmx.ajax("POST", `${path}/notebook`, { source: "#entry", values: { code: "upload" }, target: "#source", swap: "innerHTML" });
+}
+
 // Files that miss the box must not make the browser leave the page.
 for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
 
 // The draft stays in this tab until the job is started: coming back after signing in finds it.
-const fields = () => new URLSearchParams([...new FormData(form())].filter(([, value]) => typeof value === "string")).toString();
+const fields = () => new URLSearchParams([...new FormData(form())].filter(([name, value]) => typeof value === "string" && name !== "notebook_token")).toString();
 const blank = fields();
 function save() {
   if (!sent) try { sessionStorage.setItem(keep, fields()); } catch { /* no storage, no memory */ }
@@ -89,7 +95,7 @@ async function restore() {
   let kept = null;
   try { kept = sessionStorage.getItem(keep); } catch { /* as above */ }
   if (!kept || kept === blank) return;
-  const answer = await fetch(`${path}/restore`, {
+  const answer = await fetch(draft.dataset.restore, {
     method: "POST", body: kept,
     headers: { "HX-Request": "true", "Content-Type": "application/x-www-form-urlencoded" },
   });
@@ -101,6 +107,11 @@ async function restore() {
   document.getElementById("j-name").dataset.typed = "";
   document.body.dispatchEvent(new CustomEvent("shoal:draft"));
 }
+// A sweep's form takes up what is in this one as if it had been left there.
+document.getElementById("to-sweep")?.addEventListener("click", ({ currentTarget: { dataset } }) => {
+  try { sessionStorage.setItem(dataset.keep, `${fields()}&param_name=&param_values=`); } catch { /* as above */ }
+  location.assign(dataset.path);
+});
 document.getElementById("afresh").addEventListener("click", () => { sent = true; forget(); location.reload(); });
 document.addEventListener("htmx:beforeOnLoad", ({ detail: { elt, xhr } }) => {
   if (elt === form() && xhr.status < 300) { sent = true; clearTimeout(timer); forget(); }

@@ -1,0 +1,108 @@
+"""Findings for people: all of them with their lines, or one line each beside a job that is being submitted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.cli._format import clean, plural
+from shoal.cli._output import out
+
+if TYPE_CHECKING:
+    from shoal.check.asked import Asked
+    from shoal.check.source import Source
+    from shoal.core.checks import CheckView, Finding
+    from shoal.core.jobs import JobSpec
+
+_STYLES = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
+_MOST_ON_SUBMIT = 5
+_MOST_BYTES = 1 << 20
+"""Of code to look at while somebody waits: about a second's work."""
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+
+
+def print_findings(view: CheckView, source: Source) -> None:
+    texts: dict[str, list[str]] = {}
+    for finding in view.findings:
+        if finding.path not in texts:
+            texts[finding.path] = (source.read(finding.path) or "").splitlines()
+        _print(finding, texts[finding.path])
+    how = f" ({', '.join(view.frameworks)})" if view.frameworks else ""
+    counts = [plural(n, s) for s in _STYLES if (n := sum(f.severity == s for f in view.findings))]
+    out.say(f"{plural(view.files, 'file')}{how}: {', '.join(counts) or 'nothing found'}.")
+
+
+def warn_on_submit(
+    spec: JobSpec, root: Path, paths: Sequence[str], entry: Sequence[str], *, lasting: bool = True
+) -> None:
+    """Beside a job that is being submitted: it never stands in the way, not even by failing.
+
+    A root that is not `lasting` was unpacked for the moment, and no later command finds anything there.
+    """
+    from shoal.check.runner import check
+    from shoal.check.source import Source
+
+    script, asked = asked_by(spec, entry)
+    if script is None or script not in paths:
+        return
+    try:
+        findings = check(Source(root, paths), script, asked, max_bytes=_MOST_BYTES).findings
+    except Exception as error:
+        out.dim(f"The code was not checked: {type(error).__name__}: {error}")
+        return
+    serious = [f for f in findings if f.severity != "hint"]
+    for finding in serious[:_MOST_ON_SUBMIT]:
+        out.warn(f"{clean(finding.path)}:{finding.line}: {clean(finding.message)} [{finding.rule}]")
+        if not lasting:
+            out.dim(f"  fix: {clean(finding.fix)}")
+    if serious and lasting:
+        more = f"{len(serious) - _MOST_ON_SUBMIT} more, and " if len(serious) > _MOST_ON_SUBMIT else ""
+        out.dim(f"  {more}why and what to do: {_command(spec, root, script, asked)}")
+
+
+def asked_by(spec: JobSpec, entry: Sequence[str]) -> tuple[str | None, Asked]:
+    """The script among the words, and what is known besides."""
+    from shoal.check.asked import Asked
+
+    at = next((i for i, word in enumerate(entry) if word.endswith(".py")), None)
+    launched = spec.launcher == "torchrun" or bool(entry and entry[0] in _LAUNCHERS)
+    asked = Asked(
+        nodes=spec.max_nodes,
+        accels=spec.accels,
+        args=tuple(entry[at + 1 :]) if at is not None else None,
+        datasets=frozenset(spec.datasets),
+        launched=launched,
+    )
+    return (entry[at] if at is not None else None), asked
+
+
+def _command(spec: JobSpec, root: Path, script: str, asked: Asked) -> str:
+    """What shows the same findings in full."""
+    here = root.resolve() == Path.cwd()
+    words = [out.prog, "check", script if here else str(root / script), *([] if here else ["--dir", str(root)])]
+    words += ["--nodes", str(asked.nodes)] if asked.nodes > 1 else []
+    words += ["--accels", str(asked.accels)] if asked.accels > 1 else []
+    words += [word for name in spec.datasets for word in ("--dataset", name)]
+    return shlex.join([*words, "--", *asked.args] if asked.args else words)
+
+
+def _print(finding: Finding, lines: list[str]) -> None:
+    where = f"{clean(finding.path)}:{finding.line}:{finding.column}"
+    out.styled(
+        (where, "bold"),
+        ": ",
+        (finding.severity, _STYLES[finding.severity]),
+        f": {clean(finding.message)} ",
+        (f"[{finding.rule}]", "dim"),
+    )
+    if 0 < finding.line <= len(lines):
+        text = lines[finding.line - 1]
+        shown, number = clean(text.strip()), str(finding.line)
+        caret = " " * max(0, finding.column - 1 - (len(text) - len(text.lstrip()))) + "^" * finding.length
+        out.line(f"  {number} | {shown}")
+        out.styled(f"  {' ' * len(number)} | ", (caret, _STYLES[finding.severity]))
+    out.styled("  why: ", (clean(finding.why), "dim"))
+    out.line(f"  fix: {clean(finding.fix)}")
+    out.line()

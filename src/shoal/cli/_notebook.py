@@ -1,0 +1,168 @@
+"""A notebook as a job's code: converted here or, from a URL, by the server; told about; and sent with its receipt."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.cli._format import clean, plural
+from shoal.cli._output import Column, out
+from shoal.cli._source import MAX_BYTES, MAX_FILES, Look, NotebookChoice, deliver
+from shoal.core.errors import InvalidSpec, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.core.notebooks import Receipt
+    from shoal.notebooks import Conversion
+    from shoal.store.pack import PackedTree
+
+_REQUIREMENTS = "requirements.txt"
+_FATES = {"kept": "kept", "turned": "changed", "dropped": "dropped", "decision": "to decide"}
+
+
+def send_notebook(
+    client: Client, choice: NotebookChoice, folder: Path | None, arguments: Sequence[str], look: Look | None
+) -> tuple[str, list[str]]:
+    """The source's id, and the entry: the script it became, and the arguments."""
+    if choice.is_url:
+        out.dim(f"Fetching {choice.where} …")
+        made = client.sources.fetch_notebook(choice.where, token=_token(choice), entry_cell=choice.entry_cell)
+        accept(made.receipt, choice)
+        return made.source.id, [made.entry, *arguments]
+    path = Path(choice.where)
+    conversion = convert_file(path, choice.entry_cell)
+    demand_code(conversion)
+    beside = [] if folder is not None else _beside(path, conversion)
+    accept(conversion.receipt, choice, beside)
+    with tempfile.TemporaryDirectory(prefix="shoal-") as scratch:
+        packed, script = _pack(conversion, path, folder, Path(scratch))
+        entry = [script, *arguments]
+        if look is not None:
+            look(Path(scratch), [p.name for p in Path(scratch).iterdir()], [conversion.script_name, *arguments])
+        return deliver(client, packed, _origin(choice, path, folder) | {"script": script}), entry
+
+
+def convert_file(path: Path, entry_cell: str | None = None) -> Conversion:
+    from shoal.notebooks import MAX_BYTES as MOST
+    from shoal.notebooks import convert
+
+    if not path.is_file():
+        raise NotFound(f"There is no notebook {path}." if not path.exists() else f"{path} is a folder, not a notebook.")
+    if path.stat().st_size > MOST:
+        raise InvalidSpec(f"{path} is larger than {MOST >> 20} MiB.", hint="Clear its outputs and save it.")
+    with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of the notebook's code: its own business
+        beside = [file.name for file in path.resolve().parent.iterdir()]
+        return convert(path.read_bytes(), path.name, entry_cell=entry_cell, beside=beside)
+
+
+def demand_code(conversion: Conversion) -> None:
+    if not conversion.receipt.is_runnable:
+        name = conversion.receipt.notebook
+        raise InvalidSpec(
+            f"There is no code in {name} that a job could run.", hint=f"{out.prog} notebook convert {name}"
+        )
+
+
+def accept(receipt: Receipt, choice: NotebookChoice, beside: Sequence[str] = ()) -> None:
+    """Tell what became of it. What needs a decision ends it here, unless it was decided to run it as it is."""
+    out.say(f"{clean(receipt.notebook)}: {summary(receipt)}.")
+    for cell in receipt.cells:
+        for change in cell.changes if cell.fate == "decision" else []:
+            if change.fate == "decision":
+                out.warn(f"cell {cell.number}, line {change.line}: {clean(change.was)}: {clean(change.text)}")
+                if change.hint:
+                    out.dim(f"  {clean(change.hint)}")
+    for name in beside:
+        out.warn(f"it imports {name}, which lies beside it and would not be sent")
+    for note in receipt.notes:
+        out.dim(clean(note))
+    open_ = len(receipt.decisions)
+    if choice.as_is or not (open_ or beside):
+        return
+    if beside:
+        hint = f"Send the folder too: --dir {Path(choice.where).parent}"
+        raise UsageError(f"{', '.join(beside)} would be missing in the job.", hint=f"{hint}; or run it so: --as-is")
+    raise UsageError(
+        f"{plural(open_, 'cell')} of {receipt.notebook} {'needs' if open_ == 1 else 'need'} a decision; nothing was submitted.",
+        hint="Change the notebook as said above, choose cells with --entry-cell, or run it so: --as-is",
+    )
+
+
+def summary(receipt: Receipt) -> str:
+    """`9 cells: 4 kept, 2 changed, 3 dropped`."""
+    counts = {name: sum(cell.fate == fate for cell in receipt.cells) for fate, name in _FATES.items()}
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    needed = f"; requirements: {', '.join(receipt.requirements)}" if receipt.requirements else ""
+    return f"{plural(len(receipt.cells), 'cell')}: {', '.join(parts) or 'nothing'}{needed}"
+
+
+def print_receipt(receipt: Receipt) -> None:
+    """All of it, cell by cell."""
+    columns = [
+        Column("CELL", lambda c: c.number, is_right=True),
+        Column("KIND", lambda c: c.kind),
+        Column("FATE", lambda c: _FATES[c.fate]),
+        Column("WHAT", lambda c: c.text),
+        Column("LINE", lambda c: c.script_line, is_right=True),
+    ]
+    out.table(receipt.cells, columns)
+    hints = [(c.number, change) for c in receipt.cells for change in c.changes if change.hint]
+    if hints:
+        out.heading("What to do")
+        for number, change in hints:
+            out.line(f"  cell {number}, line {change.line}: {clean(change.hint or '')}")
+    if receipt.requirements:
+        out.heading("Requirements")
+        for line in receipt.requirements:
+            out.line(f"  {clean(line)}")
+    for note in receipt.notes:
+        out.say(clean(note))
+
+
+def _pack(conversion: Conversion, path: Path, folder: Path | None, scratch: Path) -> tuple[PackedTree, str]:
+    """With the folder's own files where it is sent too; the script lies where the notebook does."""
+    from shoal.store.ignore import scan
+    from shoal.store.pack import Entry, pack_entries
+
+    inside = folder is not None and path.resolve().is_relative_to(folder.resolve())
+    place = path.resolve().parent.relative_to(folder.resolve()).as_posix() if folder is not None and inside else "."
+    place = "" if place == "." else place
+    entries: dict[str, Entry] = {}
+    earlier = ""
+    if folder is not None:
+        found = scan(folder, ignore=True, max_bytes=MAX_BYTES, max_files=MAX_FILES)
+        entries = {f.path: Entry(f.path, found.root / f.path, f.executable) for f in found.files}
+        if _REQUIREMENTS in entries:
+            earlier = entries[_REQUIREMENTS].disk.read_text("utf-8-sig", "replace")
+    for path_there, text in conversion.files(earlier, place).items():
+        made = scratch / path_there.rpartition("/")[2]
+        made.write_text(text, "utf-8")
+        entries[path_there] = Entry(path_there, made)
+    return pack_entries(list(entries.values())), conversion.entry(place)
+
+
+def _beside(path: Path, conversion: Conversion) -> list[str]:
+    """Modules it imports that are files of its own folder."""
+    here = path.resolve().parent
+    return sorted(
+        name
+        for name in conversion.imports
+        if (here / f"{name}.py").is_file() or (here / name / "__init__.py").is_file()
+    )
+
+
+def _origin(choice: NotebookChoice, path: Path, folder: Path | None) -> dict[str, str]:
+    told = {"kind": "notebook", "path": str(path.absolute())}
+    told |= {"folder": str(folder.absolute())} if folder is not None else {}
+    return told | ({"entry_cell": choice.entry_cell} if choice.entry_cell else {})
+
+
+def _token(choice: NotebookChoice) -> str | None:
+    from shoal.cli._prompt import ask_secret
+
+    if not choice.token_stdin:
+        return None
+    return ask_secret("A token for the notebook", from_stdin=True, option="--token-stdin").strip()

@@ -1,0 +1,145 @@
+"""`shoal check`: what is wrong with training code, told without running it."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from shoal.cli._output import out
+from shoal.cli._parse import parse_nodes
+from shoal.cli._session import session
+from shoal.core.errors import EntryNotFound, UsageError
+from shoal.core.names import did_you_mean
+
+if TYPE_CHECKING:
+    from shoal.check.asked import Asked
+    from shoal.check.source import Source
+    from shoal.core.checks import CheckView
+
+
+def check(
+    path: Path,
+    /,
+    *arguments: str,
+    nodes: Annotated[str, Parameter(name=("--nodes", "-n"))] = "1",
+    accels: Annotated[int, Parameter(name=("--accels", "-a"))] = 1,
+    dataset: Annotated[list[str] | None, Parameter(name=("--dataset", "-D"), consume_multiple=False)] = None,
+    folder: Annotated[Path | None, Parameter(name="--dir")] = None,
+    strict: bool = False,
+) -> int:
+    """Look for what would end a job, or make it train something else than meant.
+
+    Nothing is run or imported. The script is followed through the modules of
+    its source; where it is not sure that something is wrong, nothing is said.
+    `# shoal: ignore[RULE]` at the end of a line keeps a rule off it.
+
+    Exits 1 on errors (with --strict also on warnings), 0 otherwise.
+
+    For example:
+
+      shoal check train.py
+      shoal check train.py --nodes 2 --accels 4 -- --lr 3e-4
+      shoal check . --strict --json
+      shoal check job.json
+
+    Parameters
+    ----------
+    path
+        A script, a folder (its train.py or main.py, or all of it), or a job's spec as JSON.
+    arguments
+        After `--`: what the script will be given.
+    nodes
+        As for `training run`: how many nodes, or MIN:MAX (default 1).
+    accels
+        As for `training run`: workers per node (default 1).
+    dataset
+        Dataset the job will have (repeatable); what else is read from /input is missed.
+    folder
+        Root of the source (default: the present folder, if the script is in it).
+    strict
+        Count warnings as errors.
+    """
+    from shoal.check.runner import check as look
+    from shoal.cli._findings import print_findings
+
+    if path.suffix == ".json":
+        source, entry, asked = _from_spec(path, folder)
+    else:
+        given = arguments if session.after_dashes is not None else None
+        if arguments and given is None:
+            raise UsageError(f"What is {arguments[0]!r}?", hint=f"{out.prog} check {path} -- {' '.join(arguments)}")
+        source, entry = _source(path, folder)
+        asked = _asked(nodes, accels, given, dataset)
+    view = look(source, entry, asked)
+    out.show(view, lambda: print_findings(view, source))
+    return _exit_code(view, strict=strict)
+
+
+def _asked(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list[str] | None) -> Asked:
+    from shoal.check.asked import Asked
+
+    if accels < 1:
+        raise UsageError(f"--accels {accels}: a node needs at least one.")
+    return Asked(
+        nodes=parse_nodes(nodes)[1],
+        accels=accels,
+        args=given,
+        datasets=None if dataset is None else frozenset(dataset),
+    )
+
+
+def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
+    """The source as a job would get it, and the script in it."""
+    from shoal.check.source import Source
+    from shoal.store.ignore import scan
+
+    if not path.exists():
+        near = did_you_mean(path.name, [p.name for p in Path.cwd().glob("*.py")]) if Path.cwd().is_dir() else ""
+        raise EntryNotFound(f"There is no {path}.{near}", hint=f"{out.prog} check train.py")
+    if path.is_dir():
+        return Source(path, [f.path for f in scan(path, follow_out=True).files]), None
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is not Python.", hint=f"{out.prog} check train.py")
+    root = folder or (Path.cwd() if path.resolve().is_relative_to(Path.cwd()) else path.parent)
+    try:
+        entry = path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        raise UsageError(f"{path} is not in {root}.", hint=f"{out.prog} check {path} --dir {path.parent}") from None
+    paths = [f.path for f in scan(root, follow_out=True).files]
+    return Source(root, [*paths, entry]), posixpath.normpath(entry)
+
+
+def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Asked]:
+    """A JobSpec, or a whole `training inspect --json`; the code is beside it."""
+    import json
+
+    from shoal.check.source import Source
+    from shoal.cli._findings import asked_by
+    from shoal.core.jobs import JobSpec
+    from shoal.store.ignore import scan
+
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EntryNotFound(f"There is no {path}: {error.strerror}.", hint=f"{out.prog} check train.py") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}.", hint=f"{out.prog} training inspect JOB --json") from None
+    spec = JobSpec.model_validate({"source_id": "", **(known.get("spec") or known)})
+    root = folder or path.parent
+    source = Source(root, [f.path for f in scan(root, follow_out=True).files])
+    entry, asked = asked_by(spec, spec.entry)
+    if entry is None or entry not in source.paths:
+        raise EntryNotFound(
+            f"There is no {entry or spec.entry[0]} in {root}.", hint=f"{out.prog} check {path} --dir FOLDER"
+        )
+    return source, entry, asked
+
+
+def _exit_code(view: CheckView, *, strict: bool) -> int:
+    from shoal.core.checks import Severity
+
+    bad = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
+    return int(any(finding.severity in bad for finding in view.findings))

@@ -1,0 +1,161 @@
+"""Quotes: what a job would take and cost, by the jobs of its workspace that are like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.billing import QuoteAsk, QuoteRow, QuoteView
+from shoal.core.money import MILLION, cost_of
+from shoal.core.states import JobState
+from shoal.server.context import Context
+from shoal.server.models.artifacts import Source
+from shoal.server.models.jobs import Attempt, Job
+from shoal.server.models.metrics import MetricBlock, MetricSeries
+from shoal.server.policy import Access
+from shoal.server.services import find
+from shoal.server.services.ledger import price_of
+from shoal.server.services.quote_rules import Estimate, Past, estimate, shape, sizes, steps_of
+
+_LOOKED_AT = 500
+_MOST = 20
+_STRETCHES = 4
+_FEW = 8
+"""With fewer points there is one pace, not several."""
+
+
+def quote(ctx: Context, access: Access, ask: QuoteAsk) -> QuoteView:
+    with ctx.db.read() as session:
+        past = _past(session, access, ask)
+    pool = [m for m in ctx.engine.capacity() if m.state == "up"]
+    steps, how = steps_of(ask.entry, past)
+    asked = dict.fromkeys([(ask.min_nodes, ask.accels), (ask.max_nodes, ask.accels)])
+    wanted = [*asked, *sizes((ask.min_nodes, ask.accels), past, [m.slots for m in pool])]
+    prices = [price_of(ctx.settings, m.kind) for m in pool] or [0]
+    rows, names = [], dict[str, None]()
+    for size in dict.fromkeys(wanted):
+        if (found := estimate(ask.entry, size, past, steps)) is not None:
+            rows.append(_row(size, found, min(prices), max(prices)))
+            names |= dict.fromkeys(found.jobs)
+    return QuoteView(
+        rows=rows,
+        rests_on=list(names),
+        said=_said(ask, past, rows, how),
+        steps=steps,
+        currency=ctx.settings.currency,
+        price=max(prices) / MILLION,
+    )
+
+
+def _row(size: tuple[int, int], found: Estimate, cheapest: int, dearest: int) -> QuoteRow:
+    nodes, accels = size
+    slots = nodes * accels
+
+    def cost(seconds: float | None, price: int) -> float | None:
+        return None if seconds is None or not dearest else cost_of(round(seconds * 1000) * slots, price) / MILLION
+
+    return QuoteRow(
+        nodes=nodes,
+        accels=accels,
+        slots=slots,
+        basis=found.basis,
+        low_s=round(found.low_s, 1),
+        high_s=None if found.high_s is None else round(found.high_s, 1),
+        cost_low=cost(found.low_s, cheapest),
+        cost_high=cost(found.high_s, dearest),
+        jobs=len(found.jobs),
+    )
+
+
+def _said(ask: QuoteAsk, past: Sequence[Past], rows: Sequence[QuoteRow], how: str | None) -> list[str]:
+    if not past:
+        return ["no job of this workspace has run this script with arguments of this kind"]
+    if not rows:
+        return [f"{len(past)} like it ran, but how many steps this one makes cannot be told from its arguments"]
+    said = [how] if how else []
+    others = sum(not p.same_code for p in past)
+    if others:
+        said.append(f"{others} of {len(past)} ran other code than this")
+    if any(row.basis == "scaled" for row in rows):
+        said.append("scaled: by the pace that was measured, for as many steps as this job makes")
+    if any(row.basis == "bound" for row in rows):
+        said.append("bound: nothing like it ran at that size; it can be no faster, and no cheaper")
+    return said
+
+
+def _past(session: Session, access: Access, ask: QuoteAsk) -> list[Past]:
+    """Newest first."""
+    manifest_id = None
+    if ask.source_id is not None:
+        manifest_id = find.source(session, access, ask.source_id).manifest_id
+    ran = (
+        select(Job, Source.manifest_id)
+        .join(Source, Source.id == Job.source_id)
+        .where(Job.workspace_id == access.workspace_id, Job.started_at.is_not(None), Job.run_id.is_(None))
+        .order_by(Job.id.desc())
+        .limit(_LOOKED_AT)
+    )
+    if ask.job is not None:
+        ran = ran.where(Job.id == find.job(session, access, ask.job).id)
+    like, found = shape(ask.entry), list[Past]()
+    for job, code in session.execute(ran):
+        if shape(job.spec["entry"]) != like or len(found) >= _MOST:
+            continue
+        if (past := _one(session, job, same_code=manifest_id in (None, code))) is not None:
+            found.append(past)
+    return found
+
+
+def _one(session: Session, job: Job, *, same_code: bool) -> Past | None:
+    attempts = session.scalars(
+        select(Attempt).where(Attempt.job_id == job.id, Attempt.started_at.is_not(None)).order_by(Attempt.number)
+    ).all()
+    spans = [(a.created_at, a.started_at, a.ended_at) for a in attempts if a.started_at and a.ended_at]
+    if not spans:
+        return None
+    ran_s = sum((end - start).total_seconds() for _, start, end in spans)
+    progress, complete = job.progress or {}, job.state == JobState.SUCCEEDED
+    first, done = _paces(session, job.id, attempts[-1].number), progress.get("step")
+    paces = first or ((done / ran_s,) if done and ran_s > 0 else ())
+    is_steps = progress.get("unit", "step") == "step"
+    return Past(
+        name=job.name,
+        entry=tuple(job.spec["entry"]),
+        nodes=attempts[-1].num_nodes,
+        accels=job.spec["accels"],
+        setup_s=sum((start - made).total_seconds() for made, start, _ in spans),
+        ran_s=ran_s,
+        done=done if is_steps else None,
+        total=progress.get("total") if is_steps else None,
+        paces=paces if len(spans) == 1 or first else (),
+        complete=complete,
+        same_code=same_code,
+    )
+
+
+def _paces(session: Session, job_id: str, attempt: int) -> tuple[float, ...]:
+    """Of the longest series the attempt logged, in a few stretches; slowest first."""
+    from shoal.server.metrics.columns import Block
+
+    series = session.scalar(
+        select(MetricSeries.id)
+        .where(MetricSeries.job_id == job_id, MetricSeries.attempt == attempt, MetricSeries.kind == "step")
+        .order_by((MetricSeries.last_step - MetricSeries.first_step).desc())
+        .limit(1)
+    )
+    if series is None:
+        return ()
+    points: list[tuple[int, float]] = []
+    bodies = select(MetricBlock.body).where(MetricBlock.series_id == series).order_by(MetricBlock.id)
+    for body in session.scalars(bodies):
+        block = Block(body)
+        points += zip(block.steps.tolist(), block.times.tolist(), strict=True)
+    ends = [round(i * (len(points) - 1) / _STRETCHES) for i in range(_STRETCHES + 1)]
+    if len(points) < _FEW:
+        ends = [0, len(points) - 1]
+    marks = [points[i] for i in ends] if len(points) > 1 else []
+    found = [(s1 - s0) / (t1 - t0) for (s0, t0), (s1, t1) in pairwise(marks) if t1 > t0 and s1 > s0]
+    return tuple(sorted(found))

@@ -1,0 +1,98 @@
+"""What trials have told of the metric they are compared by: read from their jobs' metrics, only what has come since the last look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from shoal.core.sweeps import Direction
+from shoal.server.models.metrics import MetricBlock, MetricSeries
+from shoal.server.services import metric_reads
+from shoal.tune.curve import Curve
+
+_IN_BATCH = 200
+"""Parts of one question to the database, which bears no more than a thousand."""
+
+
+@dataclass(slots=True)
+class Reports:
+    """Of one trial."""
+
+    direction: Direction
+    cursor: int = 0
+    """Up to which batch of its job's metrics they are read."""
+    curve: Curve = field(init=False)
+    step: int | None = None
+    """At the last report."""
+
+    def __post_init__(self) -> None:
+        self.curve = Curve(self.direction)
+
+    def read_again(self) -> None:
+        self.cursor, self.curve, self.step = 0, Curve(self.direction), None
+
+
+def update(session: Session, metric: str, wanted: Mapping[str, tuple[Reports, int]]) -> None:
+    """Bring the reports of these jobs (job id → reports, and how far its metrics have come by now) up to date."""
+    chosen = _series(session, metric, wanted)
+    for job_id, (reports, _) in wanted.items():
+        if len(chosen.get(job_id, ())) > 1:
+            reports.read_again()  # a later attempt may have taken the place of some of them
+    blocks = _blocks(session, {s.id: wanted[job_id][0].cursor for job_id, found in chosen.items() for s in found})
+    for job_id, (reports, cursor) in wanted.items():
+        found = chosen.get(job_id, [])
+        if any(s.id in blocks for s in found):
+            _add(session, reports, found, blocks)
+        reports.cursor = cursor
+
+
+def _series(session: Session, metric: str, job_ids: Iterable[str]) -> dict[str, list[MetricSeries]]:
+    """Job → the series of the metric, one for each attempt. `eval/loss` is also the `loss` of an evaluation."""
+    names = [("step", metric), ("eval", metric)]
+    if metric.startswith("eval/"):
+        names.append(("eval", metric.removeprefix("eval/")))
+    found: dict[str, dict[tuple[str, str], list[MetricSeries]]] = {}
+    for ids in _in_parts(job_ids):
+        query = select(MetricSeries).where(MetricSeries.job_id.in_(ids), MetricSeries.name.in_({n for _, n in names}))
+        for series in session.scalars(query.order_by(MetricSeries.attempt)):
+            found.setdefault(series.job_id, {}).setdefault((series.kind, series.name), []).append(series)
+    return {job_id: next((of_job[name] for name in names if name in of_job), []) for job_id, of_job in found.items()}
+
+
+def _blocks(session: Session, after: Mapping[int, int]) -> dict[int, list[MetricBlock]]:
+    """Series → its blocks with anything that came after the batch given for it."""
+    found: dict[int, list[MetricBlock]] = {}
+    for ids in _in_parts(after):
+        newer = or_(*(and_(MetricBlock.series_id == i, MetricBlock.last > after[i]) for i in ids))
+        order = (MetricBlock.series_id, MetricBlock.first, MetricBlock.id)
+        for block in session.scalars(select(MetricBlock).where(newer).order_by(*order)):
+            found.setdefault(block.series_id, []).append(block)
+    return found
+
+
+def _add(session: Session, reports: Reports, series: list[MetricSeries], blocks: dict[int, list[MetricBlock]]) -> None:
+    from shoal.server.metrics.columns import Block
+    from shoal.server.metrics.stitch import END, cutoffs
+
+    limits = cutoffs(metric_reads.starts(session, series[0].job_id)) if len(series) > 1 else {}
+    for one in series:
+        limit = limits.get(one.attempt, int(END))
+        for row in blocks.get(one.id, ()):
+            points = Block(row.body, row.first).points
+            points = points.where((points.arrivals > reports.cursor) & (points.steps < limit))
+            if len(points.steps):
+                reports.curve.add(_numbers(points.values.tolist()))
+                reports.step = int(points.steps[-1])
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    return [v for v in values if isinstance(v, float)]
+
+
+def _in_parts(ids: Iterable[Any]) -> Iterable[list[Any]]:
+    every = list(ids)
+    return (every[at : at + _IN_BATCH] for at in range(0, len(every), _IN_BATCH))

@@ -1,0 +1,1 @@
+"""Keeps sweeps going: what it sees, what it decides, what it does."""

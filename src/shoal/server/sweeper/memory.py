@@ -1,0 +1,293 @@
+"""What the sweeper knows of one sweep: read once from its rows, then kept up to date with what has changed since."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from shoal.core.states import JobState, NodeState
+from shoal.core.sweeps import Direction, Params, SweepSpec, SweepState, TrialState
+from shoal.server.models.artifacts import Source
+from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.sweeps import Sweep, Trial
+from shoal.server.services import sweep_reports
+from shoal.server.services.jobs import Checked
+from shoal.server.services.sweep_reports import Reports
+from shoal.server.sweeper.decide import LiveTrial, Sight, Verdict
+from shoal.tune.compare import board_for, loss_text
+from shoal.tune.curve import Curve
+from shoal.tune.prune import Board
+from shoal.tune.search import Searcher, Tried
+
+COUNTS = (TrialState.DONE, TrialState.REUSED, TrialState.PRUNED, TrialState.STOPPED, TrialState.RUNNING)
+"""Whose results may be the best."""
+_DRAIN_S = 20.0
+"""What an agent has not delivered so long after we saw its job's end is not waited for. By our own clock: while the server was
+down nobody could deliver anything."""
+_IN_BATCH = 500
+_JOB = (Job.id, Job.state, Job.exit_code, Job.reason, Job.stop_requested_at, Job.metrics_cursor, Job.started_at,
+        Job.ended_at)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Running:
+    """A trial whose job waits or runs, or has ended and is yet to be settled."""
+
+    number: int
+    params: Params
+    job_id: str | None
+    reports: Reports
+    pruned: str | None = None
+    lost: str | None = None
+    job: Row[Any] | None = None
+    """As last seen."""
+    is_told: bool = False
+    ended_at: float | None = None
+    """When its job was first seen to have ended, by the monotonic clock."""
+    is_stored: bool = True
+    """Its row has the newest result."""
+
+    def seen(self) -> LiveTrial:
+        job = self.job
+        if job is None:
+            return LiveTrial(number=self.number, job=None)
+        return LiveTrial(
+            number=self.number,
+            job=JobState(job.state),
+            is_told=self.is_told,
+            is_stopping=job.stop_requested_at is not None,
+            exit_code=job.exit_code,
+            reason=job.reason,
+            pruned=self.pruned,
+            lost=self.lost,
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        if self.job is None or self.job.started_at is None or self.job.ended_at is None:
+            return None
+        length: timedelta = self.job.ended_at - self.job.started_at
+        return max(0.0, length.total_seconds())
+
+
+@dataclass(slots=True)
+class SweepMemory:
+    id: str
+    workspace_id: str
+    created_by: str
+    spec: SweepSpec
+    checked: Checked
+    searcher: Searcher
+    total: int
+    forgiven: int
+    revision: int
+    is_stopping: bool
+    board: Board | None = None
+    live: dict[int, Running] = field(default_factory=dict)
+    by_job: dict[str, int] = field(default_factory=dict)
+    ended: Counter[TrialState] = field(default_factory=Counter)
+    again: dict[int, Params] = field(default_factory=dict)
+    given: int = 0
+    first_failure: tuple[int, str] | None = None
+    best: tuple[float, int] | None = None
+    """Of those that have ended: the result, and the number of the trial."""
+    unsaid: set[int] = field(default_factory=set)
+    """Trials that run, and of which the searcher has not heard the latest."""
+    broken: str | None = None
+    """Why no values can be chosen for a further trial."""
+    stored_at: float = 0.0
+    """When its rows were last written, by the monotonic clock."""
+
+    @property
+    def direction(self) -> Direction:
+        return self.spec.direction
+
+    def sight(self) -> Sight:
+        return Sight(
+            total=self.total,
+            parallel=self.spec.parallel,
+            given=self.given,
+            live=tuple(trial.seen() for trial in self.live.values()),
+            ended=self.ended,
+            again=tuple(self.again),
+            forgiven=self.forgiven,
+            first_failure=self.first_failure[1] if self.first_failure else None,
+            is_stopping=self.is_stopping,
+            is_informed=self.spec.search not in ("grid", "random"),
+            broken=self.broken,
+        )
+
+    @property
+    def unsettled(self) -> set[str]:
+        """Jobs that have ended, and whose last reports are waited for."""
+        return {t.job_id for t in self.live.values() if t.job_id and not t.is_told and _has_ended(t.job)}
+
+    @property
+    def is_stored(self) -> bool:
+        return all(trial.is_stored for trial in self.live.values())
+
+    def look(self, session: Session, job_ids: Iterable[str]) -> None:
+        """Read these jobs, and what they have reported since the last look."""
+        trials = [self.live[self.by_job[j]] for j in job_ids if j in self.by_job]
+        rows: dict[str, Row[Any]] = {}
+        for at in range(0, len(trials), _IN_BATCH):
+            ids = [t.job_id for t in trials[at : at + _IN_BATCH]]
+            rows |= {row.id: row for row in session.execute(select(*_JOB).where(Job.id.in_(ids)))}
+        behind = _undelivered(session, [row.id for row in rows.values() if row.ended_at is not None])
+        news, now = {}, time.monotonic()
+        for trial in trials:
+            trial.job = row = rows.get(trial.job_id or "")
+            if _has_ended(row):
+                trial.ended_at = now if trial.ended_at is None else trial.ended_at
+            waits = row is not None and row.id in behind and now - (trial.ended_at or now) < _DRAIN_S
+            trial.is_told = row is None or (_has_ended(row) and not waits)
+            if row is not None and row.metrics_cursor != trial.reports.cursor:
+                news[row.id] = (trial.reports, row.metrics_cursor)
+        if news:
+            self._hear(session, news)
+
+    def _hear(self, session: Session, news: dict[str, tuple[Reports, int]]) -> None:
+        before = {job_id: (reports.curve, len(reports.curve)) for job_id, (reports, _) in news.items()}
+        sweep_reports.update(session, self.spec.metric, news)
+        for job_id, (reports, _) in news.items():
+            curve, count = before[job_id]
+            if reports.curve is curve and len(curve) == count:
+                continue  # it told of other things
+            trial = self.live[self.by_job[job_id]]
+            trial.is_stored = False
+            self.unsaid.add(trial.number)
+            if self.board is not None and reports.curve is not curve:
+                self.board.forget(trial.number)
+            self.compare(trial.number, reports.curve)
+        if self.board is not None:
+            for trial in self.live.values():
+                loss = self.board.loss(trial.number)
+                trial.lost = loss_text(loss, self.spec) if loss else None
+
+    def compare(self, number: int, curve: Curve) -> None:
+        if self.board is not None:
+            self.board.tell(number, curve)
+
+    def begin(self, trial: Running) -> None:
+        """Its job waits now."""
+        self.live[trial.number] = trial
+        if trial.job_id is not None:
+            self.by_job[trial.job_id] = trial.number
+        self.given = max(self.given, trial.number + 1)
+        self.again.pop(trial.number, None)
+        self.unsaid.add(trial.number)
+
+    def settle(self, number: int, params: Params, state: TrialState, reason: str | None, curve: Curve) -> None:
+        """It is over."""
+        trial = self.live.pop(number, None)
+        if trial is not None and trial.job_id is not None:
+            self.by_job.pop(trial.job_id, None)
+        self.given = max(self.given, number + 1)
+        self.ended[state] += 1
+        if state is TrialState.FAILED and (self.first_failure is None or number < self.first_failure[0]):
+            self.first_failure = (number, reason or "no reason is known")
+        if state in COUNTS and curve.best is not None:
+            self.best = self._better(self.best, (curve.best, number))
+        self.unsaid.discard(number)
+        self.searcher.tell(Tried(number, params, values=curve, state=state))
+
+    def ask(self, number: int) -> Params | None:
+        """Values for the next trial, by what is known of the others now."""
+        for other in self.unsaid & self.live.keys():
+            self._say(self.live[other])
+        self.unsaid.clear()
+        params = self.searcher.ask(number)
+        if params is not None:
+            self.searcher.tell(Tried(number, params, state=TrialState.RUNNING))
+        return params
+
+    def _say(self, trial: Running) -> None:
+        told = Tried(trial.number, trial.params, values=trial.reports.curve, state=TrialState.RUNNING)
+        self.searcher.tell(told)
+
+    def best_number(self, ended: Mapping[int, Verdict]) -> int | None:
+        """Of the trial with the best result, those included that run, or that end now in a way that counts."""
+        best = self.best
+        for number, trial in self.live.items():
+            counts = number not in ended or ended[number][0] in COUNTS
+            if counts and trial.reports.curve.best is not None:
+                best = self._better(best, (trial.reports.curve.best, trial.number))
+        return best[1] if best else None
+
+    def _better(self, one: tuple[float, int] | None, other: tuple[float, int]) -> tuple[float, int]:
+        sign = 1 if self.direction == "min" else -1
+        return min((one or other), other, key=lambda found: (sign * found[0], found[1]))
+
+
+def load(session: Session, sweep_id: str) -> SweepMemory | None:
+    """From its rows; None if it is gone or has ended."""
+    row = session.get(Sweep, sweep_id)
+    if row is None or row.state != SweepState.RUNNING:
+        return None
+    spec = SweepSpec.model_validate(row.spec)
+    memory = SweepMemory(
+        id=row.id,
+        workspace_id=row.workspace_id,
+        created_by=row.created_by,
+        spec=spec,
+        checked=Checked(session.get_one(Source, row.source_id), row.inputs),
+        searcher=Searcher(spec),
+        total=row.total,
+        forgiven=row.forgiven,
+        revision=row.revision,
+        is_stopping=row.stop_requested_at is not None,
+        board=board_for(spec),
+    )
+    columns = (
+        Trial.number,
+        Trial.params,
+        Trial.state,
+        Trial.job_id,
+        Trial.reason,
+        Trial.again,
+        Trial.curve,
+        Trial.reports,
+    )
+    for trial in session.execute(select(*columns).where(Trial.sweep_id == row.id).order_by(Trial.number)):
+        _remember(memory, trial)
+    memory.look(session, list(memory.by_job))
+    return memory
+
+
+def _remember(memory: SweepMemory, row: Row[Any]) -> None:
+    state = TrialState(row.state)
+    if state is TrialState.RUNNING:
+        memory.begin(Running(row.number, row.params, row.job_id, Reports(memory.direction), pruned=row.reason))
+        return
+    if row.again:
+        memory.again[row.number] = row.params
+        memory.given = max(memory.given, row.number + 1)
+        return
+    curve = Curve(memory.direction, row.curve, row.reports)
+    memory.compare(row.number, curve)
+    memory.settle(row.number, row.params, state, row.reason, curve)
+
+
+def _has_ended(job: Row[Any] | None) -> bool:
+    return job is not None and job.ended_at is not None
+
+
+def _undelivered(session: Session, ended: list[str]) -> set[str]:
+    """Those of these jobs whose agents still have something to send."""
+    found: set[str] = set()
+    for at in range(0, len(ended), _IN_BATCH):
+        query = (
+            select(Attempt.job_id)
+            .join(Node, Node.attempt_id == Attempt.id)
+            .where(Attempt.job_id.in_(ended[at : at + _IN_BATCH]))
+            .where(Node.final.is_(False), Node.state == NodeState.EXITED.value)
+        )
+        found |= set(session.scalars(query))
+    return found

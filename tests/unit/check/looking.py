@@ -1,0 +1,23 @@
+"""A project made for one test, and what the check says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shoal.check.asked import Asked
+from shoal.check.runner import check
+from shoal.check.source import Source
+from shoal.core.checks import CheckView
+from shoal.store.ignore import scan
+
+
+def look(folder: Path, files: dict[str, str], entry: str | None = "train.py", **asked: Any) -> CheckView:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return check(Source(folder, [f.path for f in scan(folder).files]), entry, Asked(**asked))
+
+
+def rules(view: CheckView) -> list[str]:
+    return [finding.rule for finding in view.findings]
