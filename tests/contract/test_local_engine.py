@@ -117,9 +117,13 @@ class TestLocalEngineWithWarmAgents(EngineContract):
 
     @pytest.fixture
     def count_agents(self, tmp_path):
+        def is_one(line):
+            return "shoal.agent" in line and f"{tmp_path}/nodes" in " ".join(line)
+
         def count():
-            lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
-            return sum("shoal.agent" in line and f"{tmp_path}/nodes" in " ".join(line) for line in lines)
+            found = {p.pid: p for p in psutil.process_iter(["cmdline", "ppid"]) if is_one(p.info["cmdline"] or [])}
+            # A worker-to-be looks like its agent until it has put on its own name.
+            return sum(p.info["ppid"] not in found for p in found.values())
 
         return count
 
