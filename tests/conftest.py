@@ -7,6 +7,7 @@ from hypothesis import settings
 settings.register_profile("shoal", deadline=None)
 settings.load_profile("shoal")
 
-# A shell without job control has its background processes ignore SIGINT, and so would all processes the tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell without job control has its background processes ignore these, and so would all processes the tests start.
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
