@@ -226,8 +226,8 @@ PLANTS = {
         "local-path",
         SDK,
         '"/input/points/points.pt"',
-        '"/home/ada/data/points.pt"',
-        "/home/ada",
+        '"/Users/ada/data/points.pt"',
+        "/Users/ada",
         severity="warning",
     ),
     "a checkpoint that is lost": Plant(

@@ -63,10 +63,10 @@ def test_a_comment_for_another_rule_changes_nothing(tmp_path: Path) -> None:
         "try:\n    input()\nexcept EOFError:\n    pass\n",
         "import sys\nif sys.stdin.isatty():\n    input()\n",
         "def input(x): ...\ninput('x')\n",
-        "import os\nDATA = '/home/ada/data' if os.path.exists('/home/ada/data') else 'data'\n",
-        "import os\nDATA = '/home/ada/data'\nif not os.path.isdir(DATA):\n    DATA = '.'\n",
-        '"""Run it as: train.py /home/ada/data"""\n',
-        "import argparse\nargparse.ArgumentParser(description='see /home/ada/x')\n",
+        "import os\nDATA = '/Users/ada/data' if os.path.exists('/Users/ada/data') else 'data'\n",
+        "import os\nDATA = '/Users/ada/data'\nif not os.path.isdir(DATA):\n    DATA = '.'\n",
+        '"""Run it as: train.py /Users/ada/data"""\n',
+        "import argparse\nargparse.ArgumentParser(description='see /Users/ada/x')\n",
         "import torch, io\nb = io.BytesIO()\ntorch.save({}, b)\n",
         "import torch, sys\ntorch.save({}, sys.argv[1] + '/m.pt')\n",
         "import torch\ntorch.save({}, '/output-checkpoint/m.pt')\ntorch.save({}, '/tmp/m.pt')\n",
@@ -187,7 +187,7 @@ def test_options_added_elsewhere_or_in_pairs_are_taken(tmp_path: Path) -> None:
 
 def test_a_default_path_that_the_command_line_overrides_is_fine(tmp_path: Path) -> None:
     text = (
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--d', default='/home/ada/x')\np.parse_args()\n"
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--d', default='/Users/ada/x')\np.parse_args()\n"
     )
     assert rules(look(tmp_path, {"train.py": text}, args=())) == ["local-path"]
     assert rules(look(tmp_path, {"train.py": text}, args=("--d", "/input/x"))) == []
