@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,14 @@ T = TypeVar("T")
 Work = Callable[[Session], Any]
 _MAX_BATCH = 256
 _MAX_WAITING = 10_000
+_IN_PART = 500
+
+
+def in_parts(items: Iterable[T], size: int = _IN_PART) -> Iterator[list[T]]:
+    """For `column.in_(…)`: one question to the database bears no more than a thousand values, one transaction should be short."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 class Database:

@@ -186,9 +186,7 @@ def test_options_added_elsewhere_or_in_pairs_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_default_path_that_the_command_line_overrides_is_fine(tmp_path: Path) -> None:
-    text = (
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--d', default='/Users/ada/x')\np.parse_args()\n"
-    )
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--d', default='/Users/ada/x')\np.parse_args()\n"
     assert rules(look(tmp_path, {"train.py": text}, args=())) == ["local-path"]
     assert rules(look(tmp_path, {"train.py": text}, args=("--d", "/input/x"))) == []
 

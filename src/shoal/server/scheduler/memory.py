@@ -17,6 +17,7 @@ from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.engines.base import Machine
+from shoal.server.db import in_parts
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import Workspace
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
@@ -258,5 +259,5 @@ def _uses(session: Session, since: float, now: float) -> Iterator[tuple[str, int
 
 
 def _in_parts(session: Session, job_ids: list[str]) -> Iterable[Row[Any]]:
-    for at in range(0, len(job_ids), 500):
-        yield from session.execute(select(*_COLUMNS).where(Job.id.in_(job_ids[at : at + 500])))
+    for ids in in_parts(job_ids):
+        yield from session.execute(select(*_COLUMNS).where(Job.id.in_(ids)))

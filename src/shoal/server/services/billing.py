@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from shoal.core.billing import PricesView, UsageBy, UsageRow, UsageView
 from shoal.core.money import KINDS, MILLION, cost_of
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.meter import Meter
 from shoal.server.models.ledger import LedgerEntry, OpenSpan
 from shoal.server.models.people import Member, Workspace
@@ -129,16 +130,16 @@ def used(
 
 def of_jobs(session: Session, job_ids: Collection[str]) -> Total:
     """Of all these jobs so far, to the last second; the currency used last comes last."""
-    total, ids = Total(), list(job_ids)
+    total = Total()
     sums = select(
         LedgerEntry.currency, func.max(LedgerEntry.price), func.sum(LedgerEntry.slot_ms), func.sum(LedgerEntry.cost)
     )
-    for at in range(0, len(ids), 500):
-        mine = LedgerEntry.job_id.in_(ids[at : at + 500])
+    for ids in in_parts(job_ids):
+        mine = LedgerEntry.job_id.in_(ids)
         grouped = sums.where(mine).group_by(LedgerEntry.currency).order_by(func.max(LedgerEntry.seq))
         for currency, price, slot_ms, cost in session.execute(grouped):
             total.add(slot_ms / 1000, price, currency, cost)
-        for part in _open(session, select(OpenSpan).where(OpenSpan.job_id.in_(ids[at : at + 500])), None):
+        for part in _open(session, select(OpenSpan).where(OpenSpan.job_id.in_(ids)), None):
             total.add(part.slot_s, part.price, part.currency, part.cost)
     return total
 

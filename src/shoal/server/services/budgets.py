@@ -16,6 +16,7 @@ from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.core.sweeps import SweepState, TrialState
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.meter import Meter
 from shoal.server.models.jobs import Event, Job
 from shoal.server.models.ledger import LedgerEntry, OpenSpan
@@ -107,11 +108,9 @@ def _told_if_over(
 
 
 def _with_budgets(session: Session, job_ids: Iterable[str]) -> Over:
-    ids, found = list(job_ids), []
-    for at in range(0, len(ids), 500):
-        query = select(Job.id, Job.spec["budget"].as_string()).where(
-            Job.id.in_(ids[at : at + 500]), Job.ended_at.is_(None)
-        )
+    found: Over = []
+    for ids in in_parts(job_ids):
+        query = select(Job.id, Job.spec["budget"].as_string()).where(Job.id.in_(ids), Job.ended_at.is_(None))
         not_stopping = Job.stop_requested_at.is_(None) | (Job.stop_state == JobState.QUEUED.value)
         found += [(job_id, budget) for job_id, budget in session.execute(query.where(not_stopping)) if budget]
     return found

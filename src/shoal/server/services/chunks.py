@@ -10,11 +10,10 @@ from sqlalchemy.orm import Session
 
 from shoal.core.errors import NotFound
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.artifacts import WorkspaceChunk
 from shoal.store.hashing import Data
 from shoal.store.wire import HEAD_BYTES, join_frames, view_frames
-
-_IN_BATCH = 500
 
 
 def missing(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> list[str]:
@@ -75,13 +74,11 @@ def _check_known(ctx: Context, workspace_id: str, names: list[str]) -> None:
 
 
 def _known(session: Session, workspace_id: str, hashes: Iterable[str]) -> set[str]:
-    wanted = [bytes.fromhex(h) for h in hashes]
     found: set[str] = set()
-    for start in range(0, len(wanted), _IN_BATCH):
+    for wanted in in_parts(bytes.fromhex(h) for h in hashes):
         rows = session.scalars(
             select(WorkspaceChunk.hash).where(
-                WorkspaceChunk.workspace_id == workspace_id,
-                WorkspaceChunk.hash.in_(wanted[start : start + _IN_BATCH]),
+                WorkspaceChunk.workspace_id == workspace_id, WorkspaceChunk.hash.in_(wanted)
             )
         )
         found.update(h.hex() for h in rows)

@@ -13,6 +13,7 @@ from shoal.core.errors import NotFound
 from shoal.core.metrics import Axis, MetricName, Record
 from shoal.core.names import did_you_mean
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.jobs import Job
 from shoal.server.models.metrics import MetricBlock, MetricSeries
 from shoal.server.policy import Access
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from shoal.server.metrics.columns import Points
 
 MOST_LAST_VALUES = 100
-_IN_BATCH = 500
 
 
 @dataclass(slots=True)
@@ -148,10 +148,10 @@ def _blocks(
     session: Session, series_ids: list[int], after: int, *, bodies: bool = True
 ) -> dict[int, list[MetricBlock]]:
     found: dict[int, list[MetricBlock]] = {}
-    for start in range(0, len(series_ids), _IN_BATCH):
+    for some in in_parts(series_ids):
         query = (
             select(MetricBlock)
-            .where(MetricBlock.series_id.in_(series_ids[start : start + _IN_BATCH]), MetricBlock.last > after)
+            .where(MetricBlock.series_id.in_(some), MetricBlock.last > after)
             .order_by(MetricBlock.series_id, MetricBlock.first, MetricBlock.id)
         )
         for block in session.scalars(query if bodies else query.options(defer(MetricBlock.body))):

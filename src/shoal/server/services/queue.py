@@ -14,6 +14,7 @@ from shoal.core.jobs import JobSpec, JobView
 from shoal.core.queue import JobChange, JobWish, QueueRow, QueueShare, QueueView, WhyView, WishView
 from shoal.core.states import JobState
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.jobs import Job
 from shoal.server.models.people import Member, Workspace
 from shoal.server.policy import Access, Principal
@@ -215,9 +216,9 @@ def _workspaces(session: Session, principal: Principal) -> dict[str, str]:
 
 def _names(session: Session, job_ids: Iterable[str], mine: Mapping[str, str]) -> dict[str, str]:
     """Of those jobs that are in one's own workspaces."""
-    ids, names = list(job_ids), dict[str, str]()
-    for at in range(0, len(ids), 500):
-        rows = session.execute(select(Job.id, Job.name, Job.workspace_id).where(Job.id.in_(ids[at : at + 500])))
+    names: dict[str, str] = {}
+    for ids in in_parts(job_ids):
+        rows = session.execute(select(Job.id, Job.name, Job.workspace_id).where(Job.id.in_(ids)))
         names.update({job_id: name for job_id, name, workspace in rows if workspace in mine})
     return names
 

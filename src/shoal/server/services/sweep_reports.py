@@ -10,12 +10,13 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from shoal.core.sweeps import Direction
+from shoal.server.db import in_parts
 from shoal.server.models.metrics import MetricBlock, MetricSeries
 from shoal.server.services import metric_reads
 from shoal.tune.curve import Curve
 
-_IN_BATCH = 200
-"""Parts of one question to the database, which bears no more than a thousand."""
+_OF_TWO_VALUES = 200
+"""In one question: each takes several of the values it can have."""
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def _series(session: Session, metric: str, job_ids: Iterable[str]) -> dict[str, 
     if metric.startswith("eval/"):
         names.append(("eval", metric.removeprefix("eval/")))
     found: dict[str, dict[tuple[str, str], list[MetricSeries]]] = {}
-    for ids in _in_parts(job_ids):
+    for ids in in_parts(job_ids):
         query = select(MetricSeries).where(MetricSeries.job_id.in_(ids), MetricSeries.name.in_({n for _, n in names}))
         for series in session.scalars(query.order_by(MetricSeries.attempt)):
             found.setdefault(series.job_id, {}).setdefault((series.kind, series.name), []).append(series)
@@ -66,7 +67,7 @@ def _series(session: Session, metric: str, job_ids: Iterable[str]) -> dict[str, 
 def _blocks(session: Session, after: Mapping[int, int]) -> dict[int, list[MetricBlock]]:
     """Series → its blocks with anything that came after the batch given for it."""
     found: dict[int, list[MetricBlock]] = {}
-    for ids in _in_parts(after):
+    for ids in in_parts(after, _OF_TWO_VALUES):
         newer = or_(*(and_(MetricBlock.series_id == i, MetricBlock.last > after[i]) for i in ids))
         order = (MetricBlock.series_id, MetricBlock.first, MetricBlock.id)
         for block in session.scalars(select(MetricBlock).where(newer).order_by(*order)):
@@ -91,8 +92,3 @@ def _add(session: Session, reports: Reports, series: list[MetricSeries], blocks:
 
 def _numbers(values: list[Any]) -> list[float]:
     return [v for v in values if isinstance(v, float)]
-
-
-def _in_parts(ids: Iterable[Any]) -> Iterable[list[Any]]:
-    every = list(ids)
-    return (every[at : at + _IN_BATCH] for at in range(0, len(every), _IN_BATCH))

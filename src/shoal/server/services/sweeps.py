@@ -27,15 +27,13 @@ from shoal.core.sweeps import (
     TrialView,
 )
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.jobs import Job
 from shoal.server.models.sweeps import Sweep, Trial
 from shoal.server.policy import Access
 from shoal.server.services import budgets, find, sweep_views
 from shoal.server.services import jobs as job_service
 from shoal.tune.search import Searcher
-
-_AT_ONCE = 500
-"""Jobs deleted in one transaction: others want to write too."""
 
 
 def create(ctx: Context, access: Access, spec: SweepSpec) -> SweepView:
@@ -164,8 +162,7 @@ def delete(ctx: Context, access: Access, name_or_id: str, *, jobs: bool = False)
         return sweep.id, [job.id for job in found]
 
     sweep_id, gone = ctx.db.write(work)
-    for at in range(0, len(gone), _AT_ONCE):
-        some = gone[at : at + _AT_ONCE]
+    for some in in_parts(gone):  # others want to write too
         job_service.clean_up(ctx, some, ctx.db.write(functools.partial(job_service.remove, job_ids=some)))
     ctx.live.sweep_changed(sweep_id)
 

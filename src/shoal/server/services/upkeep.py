@@ -11,6 +11,7 @@ from shoal.core.artifacts import CheckView, Damage, GcView, StoreUsageView
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.artifacts import Checkpoint, Dataset, Source, WorkspaceChunk
 from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Attempt, Job
@@ -130,6 +131,6 @@ def _forget_gone_chunks(ctx: Context) -> None:
 
 
 def _forget(ctx: Context, hashes: list[bytes]) -> None:
-    for start in range(0, len(hashes), 500):
-        query = delete(WorkspaceChunk).where(WorkspaceChunk.hash.in_(hashes[start : start + 500]))
+    for some in in_parts(hashes):
+        query = delete(WorkspaceChunk).where(WorkspaceChunk.hash.in_(some))
         ctx.db.write(lambda session, query=query: session.execute(query) and None)  # type: ignore[misc]

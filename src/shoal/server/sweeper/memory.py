@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.states import JobState, NodeState
 from shoal.core.sweeps import Direction, Params, SweepSpec, SweepState, TrialState
+from shoal.server.db import in_parts
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.sweeps import Sweep, Trial
@@ -31,7 +32,6 @@ COUNTS = (TrialState.DONE, TrialState.REUSED, TrialState.PRUNED, TrialState.STOP
 _DRAIN_S = 20.0
 """What an agent has not delivered so long after we saw its job's end is not waited for. By our own clock: while the server was
 down nobody could deliver anything."""
-_IN_BATCH = 500
 _JOB = (Job.id, Job.state, Job.exit_code, Job.reason, Job.stop_requested_at, Job.metrics_cursor, Job.started_at,
         Job.ended_at)  # fmt: skip
 
@@ -137,8 +137,7 @@ class SweepMemory:
         """Read these jobs, and what they have reported since the last look."""
         trials = [self.live[self.by_job[j]] for j in job_ids if j in self.by_job]
         rows: dict[str, Row[Any]] = {}
-        for at in range(0, len(trials), _IN_BATCH):
-            ids = [t.job_id for t in trials[at : at + _IN_BATCH]]
+        for ids in in_parts(trial.job_id for trial in trials):
             rows |= {row.id: row for row in session.execute(select(*_JOB).where(Job.id.in_(ids)))}
         behind = _undelivered(session, [row.id for row in rows.values() if row.ended_at is not None])
         news, now = {}, time.monotonic()
@@ -282,11 +281,11 @@ def _has_ended(job: Row[Any] | None) -> bool:
 def _undelivered(session: Session, ended: list[str]) -> set[str]:
     """Those of these jobs whose agents still have something to send."""
     found: set[str] = set()
-    for at in range(0, len(ended), _IN_BATCH):
+    for ids in in_parts(ended):
         query = (
             select(Attempt.job_id)
             .join(Node, Node.attempt_id == Attempt.id)
-            .where(Attempt.job_id.in_(ended[at : at + _IN_BATCH]))
+            .where(Attempt.job_id.in_(ids))
             .where(Node.final.is_(False), Node.state == NodeState.EXITED.value)
         )
         found |= set(session.scalars(query))

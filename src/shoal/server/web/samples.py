@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from shoal.core.schema import View
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.jobs import Segment
 from shoal.server.policy import Access
 from shoal.server.services import find
@@ -19,7 +20,6 @@ from shoal.server.web.logs import plain
 
 POINTS = 600
 _MOST_SEGMENTS = 2 * POINTS
-_IN_BATCH = 500
 _PLAIN_KEYS = ("cpu", "rss", "ram", "ram_total", "load", "disk_free", "cores", "procs")
 
 
@@ -48,11 +48,8 @@ def samples(ctx: Context, access: Access, job: str) -> list[NodeSamples]:
             .order_by(Segment.id)
         ).all()
         rows: list[Any] = []
-        chosen = _chosen(known)
-        for start in range(0, len(chosen), _IN_BATCH):
-            rows += session.execute(
-                select(Segment.node, Segment.body).where(Segment.id.in_(chosen[start : start + _IN_BATCH]))
-            ).all()
+        for chosen in in_parts(_chosen(known)):
+            rows += session.execute(select(Segment.node, Segment.body).where(Segment.id.in_(chosen))).all()
     nodes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     unpack = zstandard.ZstdDecompressor()
     for row in rows:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from shoal.core.schema import View
 from shoal.core.sweeps import Direction, SweepView, TrialState
 from shoal.server.context import Context
+from shoal.server.db import in_parts
 from shoal.server.models.sweeps import Trial
 from shoal.server.policy import Access
 from shoal.server.web import new_job
@@ -19,7 +20,6 @@ MOST_POINTS = 1_200
 """More could not be told apart."""
 _BEST_POINTS = 200
 """Of those, the best are there in any case."""
-_AT_ONCE = 500
 _SHOWN = [*(state for state in TrialState if state is not TrialState.RUNNING), TrialState.RUNNING]
 """What has ended first, so that the bar grows to the right."""
 Told = tuple[int, str, float | None, str | None]
@@ -94,8 +94,7 @@ def points(ctx: Context, sweep: SweepView) -> Points:
         told = [(number, state, result, job_id) for number, state, result, job_id in rows]
         chosen = thin(told, sweep.direction)
         params: dict[int, dict[str, Any]] = {}
-        for at in range(0, len(chosen), _AT_ONCE):
-            some = [number for number, *_ in chosen[at : at + _AT_ONCE]]
+        for some in in_parts(number for number, *_ in chosen):
             of = select(Trial.number, Trial.params).where(Trial.sweep_id == sweep.id, Trial.number.in_(some))
             params.update((row.number, row.params) for row in session.execute(of))
     return Points(
