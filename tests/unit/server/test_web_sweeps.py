@@ -226,13 +226,15 @@ def test_the_preview_is_put_beside_the_fields_by_their_place(browser):
 
 
 def test_the_form_begins_from_what_a_job_ran_and_logged(browser, ctx, anna):
-    run = Run(ctx, anna, "first", entry=["train.py", "--lr", "0.1", "--fp16"])
+    env = {"SHOAL_PARAMS": '{"lr": 0.1}', "SEED": "1"}  # it was a trial
+    run = Run(ctx, anna, "first", entry=["train.py", "--lr", "0.1", "--fp16"], env=env)
     run.steps(0, 3, **{"train/loss": lambda i: 1.0 / (i + 1)})
     run.send("metric", {"k": "e", "i": 2, "v": {"accuracy": 0.5, "note": "text"}})
     page = browser.get(f"{NEW}?job=first")
     form = form_of(page.text)
     assert (form["name"], form["metric"], form["direction"]) == (["first-sweep"], ["accuracy"], ["max"])
     assert form["arg_name"] == ["--lr", "--fp16"] and "data-sweep-row" in page.text
+    assert form["env_name"] == ["SEED"]
     assert (
         '<option value="train/loss">' in page.text
         and f"{NEW}?job={run.id}" in browser.get("/w/default/jobs/first").text

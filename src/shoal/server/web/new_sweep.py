@@ -42,7 +42,9 @@ def form_data(ctx: Context, access: Access, draft: SweepDraft) -> dict[str, Any]
 
 def like_job(ctx: Context, access: Access, job: JobView) -> SweepDraft:
     """A sweep of what this job ran, judged by the likeliest of the metrics it logged."""
-    draft = sweep_drafts.from_job(job).model_copy(update={"like": job.id})
+    draft = sweep_drafts.from_job(job)
+    env = [pair for pair in draft.env if pair.name != "SHOAL_PARAMS"]  # of a trial: each new one gets its own
+    draft = draft.model_copy(update={"like": job.id, "env": env})
     logged = [m for m in metric_reads.names(ctx, access, job.id) if m.min is not None]
     chosen = min(logged, key=_unlikeliness, default=None)
     if chosen is None:
