@@ -2,8 +2,8 @@
 
     python bench/store.py [--size-mb 2000] [--rounds 2] [--http] [--dvc PROGRAM] [--aws PROGRAM] [--dir DIR] [--json]
 
-Each thing is done `--rounds` times in turn with the others and its median is shown, as ratios count, not seconds (dvc and aws, the
-slow ones, once). `cp` does not wait for the disk, a push does: nothing is acknowledged before it is durable; so `cp` + sync is
+Each thing is done `--rounds` times in turn with the others; the medians of its times and of its ratios to the `cp` and BLAKE3 of its
+own round are shown, as ratios count, not seconds (dvc and aws, the slow ones, are run once). `cp` does not wait for the disk, a push does: nothing is acknowledged before it is durable; so `cp` + sync is
 shown too. Before each, as much memory is touched as it may need: a virtual machine may have to ask its host for every page that
 was free for some seconds, and whoever came first would pay for all. Nothing is deleted before the end, as ext4 makes files slowly
 for a minute after many were removed: have twelve times the size per round free.
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -77,6 +77,13 @@ class Clock:
 
     def __getitem__(self, name: str) -> float:
         return statistics.median(self.seconds[name])
+
+    def ratio(self, base: Sequence[str], name: str) -> float:
+        """How much faster than all of `base` together, round by round; what was not done in every round, by the medians."""
+        rounds = [sum(times) for times in zip(*(self.seconds[part] for part in base), strict=True)]
+        if len(self.seconds[name]) != len(rounds):
+            return statistics.median(rounds) / self[name]
+        return statistics.median(whole / own for whole, own in zip(rounds, self.seconds[name], strict=True))
 
 
 def main() -> None:
@@ -256,14 +263,12 @@ def same(one: Path, other: Path) -> None:
 
 
 def summary(clock: Clock, size_mb: int, others: dict[str, float]) -> dict[str, object]:
-    base = clock["cp"] + clock["BLAKE3"]
-    synced = base + clock["sync after cp"]
     rows = {
         name: {
             "seconds": round(clock[name], 3),
             "gb_per_s": round(size_mb / 1000 / clock[name], 2),
-            "of_cp_and_blake3": round(base / clock[name], 2),
-            "of_cp_sync_and_blake3": round(synced / clock[name], 2),
+            "of_cp_and_blake3": round(clock.ratio(["cp", "BLAKE3"], name), 2),
+            "of_cp_sync_and_blake3": round(clock.ratio(["cp", "sync after cp", "BLAKE3"], name), 2),
         }
         for name in clock.seconds
     }

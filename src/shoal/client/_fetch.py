@@ -24,8 +24,9 @@ from shoal.store.transfer import in_parallel
 if TYPE_CHECKING:
     from shoal.store.pack import Progress
 
-BATCH_BYTES = 16 << 20
-BATCH_COUNT = 512
+BATCH_BYTES, LARGEST_BATCH = 16 << 20, 64 << 20
+"""What one request asks for. It is written as it comes, so that a large one takes no more memory, and fewer cost less."""
+BATCH_COUNT = 1024
 RUN_BYTES = 4 << 20
 THREADS = 4
 MOST_NAMED = 5
@@ -120,8 +121,9 @@ class _Filling:
     def _batches(self) -> Iterator[list[str]]:
         batch: list[str] = []
         size = 0
+        most = min(max(sum(self._sizes.values()) // (4 * THREADS), BATCH_BYTES), LARGEST_BATCH)
         for name, length in self._sizes.items():
-            if batch and (size + length > BATCH_BYTES or len(batch) >= BATCH_COUNT):
+            if batch and (size + length > most or len(batch) >= BATCH_COUNT):
                 yield batch
                 batch, size = [], 0
             batch.append(name)

@@ -43,12 +43,15 @@ class Http:
         *,
         locate: Callable[[], str | None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        more: Mapping[str, str] | None = None,
     ):
+        """`more` headers go with every request, to this server and no other."""
         self.url = check_url(url)
         self.pauses_s = PAUSES_S
         self.sleep = sleep
         self._locate = locate
         headers = {"User-Agent": f"shoal/{__version__}", "Accept": "application/json"}
+        headers |= more or {}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._headers = headers

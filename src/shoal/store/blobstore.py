@@ -16,6 +16,7 @@ from shoal.core.errors import Corrupt, NotFound, Refused, ShoalError
 from shoal.store.backend import ChunkStore, StoredChunk
 from shoal.store.blobs import Blobs
 from shoal.store.codec import PLAIN, decode, encode
+from shoal.store.deposit import Deposit
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
 from shoal.store.index import Place
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
@@ -24,8 +25,6 @@ from shoal.store.packset import key as pack_key
 
 _BATCH_BYTES = 64 << 20
 _BATCH_COUNT = 4096
-_PACK_FROM = 4
-"""Chunks put together go into one pack; fewer than this are stored singly."""
 _LOOKS = 3
 _MANIFEST_LIMIT = 1 << 30
 
@@ -38,9 +37,7 @@ class BlobStore(ChunkStore):
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
         wanted = {check_hash(h) for h in hashes}
-        single = {chunk_key(h): h for h in wanted - self.packs.find(wanted).keys()}
-        here = self.blobs.present(single)
-        return {h for key, h in single.items() if key not in here}
+        return self._absent(wanted - self.packs.find(wanted).keys())
 
     def put_many(self, chunks: Iterable[tuple[str, Data]], *, trusted: bool = False) -> int:
         def checked() -> Iterator[tuple[str, None, Data]]:
@@ -63,15 +60,21 @@ class BlobStore(ChunkStore):
 
         return self._put_all(checked())
 
+    def deposit(self) -> Deposit:
+        """For many chunks in a row that need not be durable one by one."""
+        return Deposit(self.blobs, self.packs, missing=self.missing, key=chunk_key, compress=self._compress)
+
     def _put_all(self, chunks: Iterable[tuple[str, int | None, Data]]) -> int:
         stored, batch, size = 0, dict[str, tuple[int | None, Data]](), 0
-        for name, codec, data in chunks:
-            batch[name] = codec, data
-            size += len(data)
-            if size >= _BATCH_BYTES or len(batch) >= _BATCH_COUNT:
-                stored += self._put_batch(batch)
-                batch, size = {}, 0
-        return stored + self._put_batch(batch)
+        with self.deposit() as deposit:
+            for name, codec, data in chunks:
+                batch[name] = codec, data
+                size += len(data)
+                if size >= _BATCH_BYTES or len(batch) >= _BATCH_COUNT:
+                    stored += len(deposit.put(batch))
+                    batch, size = {}, 0
+            stored += len(deposit.put(batch))
+        return stored
 
     def get(self, name: str) -> bytes:
         damaged: Corrupt | None = None
@@ -141,13 +144,16 @@ class BlobStore(ChunkStore):
         codec, payload = encode(data)
         self.blobs.put([(pending, [bytes([codec]), payload])])
         try:
-            hashes = set(chunk_hashes(manifest))
-            if missing := self.missing(hashes):
+            hashes = {check_hash(h) for h in chunk_hashes(manifest)}
+            packed = self.packs.find(hashes)
+            single = hashes - packed.keys()
+            if missing := self._absent(single):
                 raise NotFound(
                     f"{len(missing)} chunks of the manifest are not in the store yet.",
                     details={"missing": sorted(missing)},
                 )
-            self._settle(hashes)
+            # Some may have been put by others, who have renamed them into place but not yet synced the folder.
+            self.blobs.settle([*map(pack_key, {place.pack for place in packed.values()}), *map(chunk_key, single)])
             if not self.blobs.move(pending, manifest_key(name)):
                 raise Refused("The commit took too long and was given up. Try again.")
         except BaseException:
@@ -178,25 +184,11 @@ class BlobStore(ChunkStore):
             raise Corrupt(f"Manifest {manifest_id[:12]}… is damaged: its bytes do not match its id.")
         return data
 
-    def _put_batch(self, batch: dict[str, tuple[int | None, Data]]) -> int:
-        """(codec, payload) by hash; no codec means plain bytes that are packed here where that pays."""
-        wanted = self.missing(batch)
-        encoded = [
-            (name, *(encode(data, compress=self._compress) if codec is None else (codec, data)))
-            for name, (codec, data) in batch.items()
-            if name in wanted
-        ]
-        if len(encoded) >= _PACK_FROM:
-            self.packs.write(encoded)
-        elif encoded:
-            self.blobs.put([(chunk_key(name), [bytes([codec]), payload]) for name, codec, payload in encoded])
-        return len(encoded)
-
-    def _settle(self, hashes: set[str]) -> None:
-        """Some may have been put by others, who have renamed them into place but not yet synced the folder."""
-        packed = self.packs.index.find(hashes)
-        places = [pack_key(place.pack) for found in packed.values() for place in found]
-        self.blobs.settle([*places, *(chunk_key(h) for h in hashes if h not in packed)])
+    def _absent(self, names: Iterable[str]) -> set[str]:
+        """Which of these are not stored singly."""
+        single = {chunk_key(name): name for name in names}
+        here = self.blobs.present(single)
+        return {name for key, name in single.items() if key not in here}
 
     def _copies(self, name: str) -> Iterator[tuple[int, bytes]]:
         """(codec, payload) from wherever the chunk may be, likeliest first."""

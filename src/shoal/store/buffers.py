@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+
+from shoal.store.hashing import Data
 
 
 class Buffers:
@@ -31,6 +34,36 @@ class Buffers:
     def _take_back(self, memory: mmap.mmap) -> None:
         if len(self._free) < self._keep:
             self._free.append(memory)
+
+
+def address(data: Data) -> int | None:
+    """Where these bytes lie; None for those that may not be written, which do not say."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))
+    except (TypeError, ValueError):
+        return None
+
+
+def join_neighbours(pieces: Iterable[Data]) -> Iterator[tuple[int | None, memoryview]]:
+    """The same bytes in as few pieces as they lie in memory, each with its address. The caller keeps the pieces meanwhile."""
+    start: int | None = None
+    size = 0
+    for piece in pieces:
+        here = address(piece)
+        if start is not None and here == start + size:
+            size += len(piece)
+            continue
+        if start is not None:
+            yield start, _at(start, size)
+        start, size = here, len(piece)
+        if here is None:
+            yield None, memoryview(piece).cast("B")
+    if start is not None:
+        yield start, _at(start, size)
+
+
+def _at(start: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(start)).cast("B")
 
 
 def private_memory(size: int) -> mmap.mmap:

@@ -6,18 +6,20 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoal.core.durable import sync
 from shoal.core.errors import NotFound, StorageFull
-from shoal.store.blobs import Blob, Blobs
+from shoal.store.blobs import Blob, Blobs, Growing, Staged
 from shoal.store.buffers import Buffers
-from shoal.store.direct import DirectWriter, read_once
+from shoal.store.direct import BLOCK, DirectWriter, read_once
 from shoal.store.hashing import Data
 
 _TMP = "tmp/-"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _DIRECT_FROM = 1 << 20
 _ALIGNING = 8 << 10
 _READ, _READ_SMALL = (8 << 20) + _ALIGNING, (768 << 10) + _ALIGNING
@@ -29,6 +31,8 @@ _SYNC_THREADS = 8
 
 
 class LocalBlobs(Blobs):
+    align = BLOCK
+
     def __init__(self, root: Path):
         self.root = root
         self._folders: set[str] = set()
@@ -36,24 +40,41 @@ class LocalBlobs(Blobs):
         self._small, self._large = Buffers(_READ_SMALL, keep=64), Buffers(_READ, keep=4)
 
     def put(self, items: Sequence[tuple[str, Sequence[Data]]]) -> None:
-        staged: list[tuple[str, str]] = []
+        staged: list[Staged] = []
+        try:
+            for key, pieces in items:
+                staged.append(self.stage(key, pieces))
+            self.publish(staged)
+        except BaseException:
+            self.discard(staged)
+            raise
+
+    def stage(self, key: str, pieces: Sequence[Data]) -> Staged:
         with disk_errors(self.root):
+            staged = Staged(key, f"{self._folder(_TMP)}/{secrets.token_hex(12)}")
             try:
-                for key, pieces in items:
-                    aside = f"{self._folder(_TMP)}/{secrets.token_hex(12)}"
-                    staged.append((aside, key))
-                    self._write(aside, pieces)
-                _sync_files([aside for aside, _ in staged])
-                folders = {self._folder(key) for _, key in staged}
-                while staged:
-                    aside, key = staged[-1]
-                    os.rename(aside, self._path(key))
-                    staged.pop()
-                _sync_files(sorted(folders))
-            finally:
-                for aside, _ in staged:
-                    with suppress(OSError):
-                        os.unlink(aside)
+                self._write(staged.place, pieces)
+            except BaseException:
+                self.discard([staged])
+                raise
+        return staged
+
+    def grow(self) -> Growing:
+        with disk_errors(self.root):
+            return _GrowingFile(f"{self._folder(_TMP)}/{secrets.token_hex(12)}", self._direct, self.root)
+
+    def publish(self, staged: Sequence[Staged]) -> None:
+        with disk_errors(self.root):
+            _sync_files([blob.place for blob in staged])
+            folders = {self._folder(blob.key) for blob in staged}
+            for blob in staged:
+                os.rename(blob.place, self._path(blob.key))
+            _sync_files(sorted(folders))
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        for blob in staged:
+            with suppress(OSError):
+                os.unlink(blob.place)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         with disk_errors(self.root):
@@ -100,8 +121,8 @@ class LocalBlobs(Blobs):
                 os.rename(self._path(key), self._path(to))
             except FileNotFoundError:
                 return False
-            _sync_file(folder)
-            _sync_file(os.path.dirname(self._path(key)))
+            sync(folder)
+            sync(os.path.dirname(self._path(key)))
             return True
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -112,13 +133,13 @@ class LocalBlobs(Blobs):
                     os.unlink(self._path(key))
                     folders.add(os.path.dirname(self._path(key)))
             for folder in folders:
-                _sync_file(folder)
+                sync(folder)
 
     def settle(self, keys: Iterable[str]) -> None:
         with disk_errors(self.root):
             for folder in {os.path.dirname(self._path(key)) for key in keys}:
                 with suppress(FileNotFoundError):
-                    _sync_file(folder)
+                    sync(folder)
 
     def _open(self, key: str) -> int:
         try:
@@ -138,11 +159,38 @@ class LocalBlobs(Blobs):
         return folder
 
     def _write(self, path: str, pieces: Sequence[Data]) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, _NEW_FILE, 0o644)
         try:
             if sum(len(p) for p in pieces) < _DIRECT_FROM or not self._direct.write(fd, pieces):
-                write_all(fd, pieces)
+                write_at(fd, pieces, 0)
         finally:
+            os.close(fd)
+
+
+class _GrowingFile(Growing):
+    def __init__(self, place: str, direct: DirectWriter, root: Path):
+        self._place, self._direct, self._root = place, direct, root
+        self._fd = os.open(place, _NEW_FILE, 0o644)
+
+    def write(self, pieces: Sequence[Data], start: int) -> None:
+        with disk_errors(self._root):
+            if sum(len(p) for p in pieces) < _DIRECT_FROM or not self._direct.write(self._fd, pieces, start):
+                write_at(self._fd, pieces, start)
+
+    def finish(self, key: str, head: Data) -> Staged:
+        with disk_errors(self._root):
+            write_at(self._fd, [head], 0)
+        self._close()
+        return Staged(key, self._place)
+
+    def abandon(self) -> None:
+        self._close()
+        with suppress(OSError):
+            os.unlink(self._place)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
 
@@ -159,22 +207,13 @@ def disk_errors(where: Path) -> Iterator[None]:
         raise
 
 
-def write_all(fd: int, pieces: Sequence[Data]) -> None:
-    """All pieces, however many calls it takes."""
-    _in_calls(pieces, lambda views, _: os.writev(fd, views))
-
-
 def write_at(fd: int, pieces: Sequence[Data], start: int) -> None:
-    """All pieces one after another from `start`, wherever the file is at."""
-    _in_calls(pieces, lambda views, done: os.pwritev(fd, views, start + done))
-
-
-def _in_calls(pieces: Sequence[Data], write: Callable[[Sequence[Data], int], int]) -> None:
+    """All pieces one after another from `start`, however many calls it takes."""
     views = [memoryview(p).cast("B") for p in pieces if len(p)]
-    first, total = 0, 0
+    first = 0
     while first < len(views):
-        done = write(views[first : first + _MOST_VIEWS], total)
-        total += done
+        done = os.pwritev(fd, views[first : first + _MOST_VIEWS], start)
+        start += done
         while first < len(views) and done >= len(views[first]):
             done -= len(views[first])
             first += 1
@@ -209,22 +248,14 @@ def make_folder(path: Path) -> None:
         return
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _sync_file(str(path.parent))
-
-
-def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(path.parent)
 
 
 def _sync_files(paths: Sequence[str]) -> None:
     if len(paths) <= _SYNC_THREADS:
         for path in paths:
-            _sync_file(path)
+            sync(path)
         return
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        for _ in pool.map(_sync_file, paths):
+        for _ in pool.map(sync, paths):
             pass

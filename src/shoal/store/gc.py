@@ -169,7 +169,7 @@ def _restore(store: BlobStore, place: str) -> bool:
     logger.info("Put %s back: it is needed after all.", original)
     if original.startswith(PACKS):
         with suppress(NotFound):  # another run, planned before, may have hidden it again; that one puts it back
-            store.packs.index.add(_pack_name(original), store.packs.head(_pack_name(original)))
+            store.packs.index.add({_pack_name(original): store.packs.head(_pack_name(original))})
     return True
 
 

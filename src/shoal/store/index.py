@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from shoal.core.errors import StorageFull
 from shoal.store.packs import PackedChunk
@@ -33,8 +32,7 @@ _ASK = 500
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     pack: str
     offset: int
     length: int
@@ -60,22 +58,26 @@ class PackIndex:
             for at in range(0, len(wanted), _ASK):
                 part = wanted[at : at + _ASK]
                 for row in db.execute(_FIND.replace("?", ",".join("?" * len(part))), part):
-                    out.setdefault(row[0].hex(), []).append(Place(*row[1:]))
+                    out.setdefault(row[0].hex(), []).append(Place._make(row[1:]))
             return out
 
         return self._run(look) if wanted and self._exists() else {}
 
-    def add(self, pack: str, entries: Iterable[PackedChunk]) -> None:
+    def add(self, packs: Mapping[str, Iterable[PackedChunk]]) -> None:
+        """Packs and what is in them."""
+
         def write(db: sqlite3.Connection) -> None:
             with db:
-                db.execute("insert or ignore into pack (name) values (?)", (pack,))
-                (number,) = db.execute("select id from pack where name = ?", (pack,)).fetchone()
-                db.executemany(
-                    "insert or replace into chunk values (?, ?, ?, ?, ?)",
-                    ((bytes.fromhex(e.hash), number, e.offset, e.length, e.codec) for e in entries),
-                )
+                for pack, entries in packs.items():
+                    db.execute("insert or ignore into pack (name) values (?)", (pack,))
+                    (number,) = db.execute("select id from pack where name = ?", (pack,)).fetchone()
+                    db.executemany(
+                        "insert or replace into chunk values (?, ?, ?, ?, ?)",
+                        ((bytes.fromhex(e.hash), number, e.offset, e.length, e.codec) for e in entries),
+                    )
 
-        self._run(write)
+        if packs:
+            self._run(write)
 
     def drop(self, packs: Iterable[str]) -> None:
         names = [(name,) for name in packs]

@@ -11,10 +11,10 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,18 @@ create table if not exists file (path blob primary key, stamp text not null, chu
 without rowid
 """
 
+_FIND = "select path, stamp, chunks from file where path in (?)"
+_ASK = 500
+
 T = TypeVar("T")
+
+
+class OnDisk(Protocol):
+    @property
+    def disk(self) -> Path: ...
+
+
+E = TypeVar("E", bound=OnDisk)
 
 
 class KnownFiles:
@@ -44,18 +55,24 @@ class KnownFiles:
         self._db: sqlite3.Connection | None = None
         self._new: list[tuple[bytes, str, bytes, int]] = []
 
-    def look(self, path: Path) -> Chunks | None:
-        """The chunks of a file that is as it was when it was hashed."""
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        row = self._try(
-            lambda db: db.execute(
-                "select chunks from file where path = ? and stamp = ?", (_key(path), _stamp(found))
-            ).fetchone()
-        )
-        return [(digest.hex(), size) for digest, size in _CHUNK.iter_unpack(row[0])] if row else None
+    def look(self, files: Iterable[tuple[E, os.stat_result | None]]) -> list[tuple[E, Chunks]]:
+        """Of files and their status now, those that are as they were when they were hashed, with their chunks."""
+        wanted = {_key(file.disk): (file, _stamp(status)) for file, status in files if status is not None}
+
+        def ask(db: sqlite3.Connection) -> list[tuple[E, Chunks]]:
+            found: list[tuple[E, Chunks]] = []
+            if db.execute("select 1 from file limit 1").fetchone() is None:
+                return found
+            keys = list(wanted)
+            for at in range(0, len(keys), _ASK):
+                part = keys[at : at + _ASK]
+                for path, stamp, packed in db.execute(_FIND.replace("?", ",".join("?" * len(part))), part):
+                    file, now = wanted[path]
+                    if stamp == now and packed:
+                        found.append((file, [(name.hex(), size) for name, size in _CHUNK.iter_unpack(packed)]))
+            return found
+
+        return self._try(ask) or []
 
     def learn(self, path: Path, found: os.stat_result, chunks: Chunks) -> None:
         """`found` was the same before and after the file was read."""
@@ -112,7 +129,7 @@ class KnownFiles:
 
 
 def _key(path: Path) -> bytes:
-    return os.fsencode(path.absolute())
+    return os.fsencode(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118  a Path object costs more than the question
 
 
 def _stamp(found: os.stat_result) -> str:

@@ -11,11 +11,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import Corrupt, InvalidSpec, NameTaken
 from shoal.store import hashing
+from shoal.store.crew import Crew
 from shoal.store.files import disk_errors, write_at
 from shoal.store.hashing import Data
 from shoal.store.manifest import check_manifest
@@ -70,7 +71,8 @@ def materialize(
         try:
             style = _Style(verify, read_only, stamp_s, donor or (lambda _: None))
             get_many = cast(GetMany, get) if many else _one_by_one(cast(GetChunk, get))
-            with _Writer(aside, get_many, style, threads, progress or (lambda _: None)) as writer:
+            crew = 1 if many else threads
+            with _Writer(aside, get_many, style, threads, progress or (lambda _: None), crew=crew) as writer:
                 writer.run(manifest)
             if home == dest:
                 _merge(manifest, aside, dest)
@@ -101,12 +103,12 @@ class _Style:
 class _Writer:
     """Writes into a private new folder in which every folder is made by itself: no path can lead outside."""
 
-    def __init__(self, root: Path, get_many: GetMany, style: _Style, threads: int, progress: Progress):
+    def __init__(self, root: Path, get_many: GetMany, style: _Style, threads: int, progress: Progress, *, crew: int):
         self._root = str(root)
         self._get = get_many
         self._style = style
         self._progress = progress
-        self._threads = threads
+        self._threads, self._crew = threads, crew
         self._open: set[_Target] = set()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-write")
 
@@ -123,13 +125,18 @@ class _Writer:
         made = {""}
         for folder in folders:
             self._make(folder, made)
-        running: set[Future[None]] = set()
-        for work in self._jobs(manifest):
+        small, large = self._sorted(manifest)
+        groups = (small[at : at + _SMALL_GROUP] for at in range(0, len(small), _SMALL_GROUP))
+        crew = Crew(self._pool, (partial(self._small, group) for group in groups))
+        crew.start(self._crew)
+        parts = (work for file in large for work in self._large(file))
+        running: set[Future[Any]] = crew.started()
+        for work in parts:
             if len(running) >= 4 * self._threads:
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-                _raise_first(finished)
+                running = _one_less(running) | crew.started()
             running.add(self._pool.submit(work))
-        _raise_first(wait(running).done)
+        while running:
+            running = _one_less(running) | crew.started()
         mode = 0o555 if self._style.read_only else 0o755
         for folder in sorted(made, reverse=True):
             Path(self._root, folder).chmod(mode)
@@ -140,19 +147,14 @@ class _Writer:
             Path(self._root, folder).mkdir(0o700)
             made.add(folder)
 
-    def _jobs(self, manifest: Manifest) -> Iterator[Callable[[], None]]:
+    def _sorted(self, manifest: Manifest) -> tuple[list[FileEntry], list[FileEntry]]:
+        """Files of at most one chunk, and the others, less those that are linked."""
         small: list[FileEntry] = []
+        large: list[FileEntry] = []
         for file in manifest.files:
-            if self._linked(file):
-                continue
-            if len(file.chunks) > 1:
-                yield from self._large(file)
-                continue
-            small.append(file)
-            if len(small) == _SMALL_GROUP:
-                yield partial(self._small, small)
-                small = []
-        yield partial(self._small, small)
+            if not self._linked(file):
+                (large if len(file.chunks) > 1 else small).append(file)
+        return small, large
 
     def _small(self, files: list[FileEntry]) -> None:
         users: dict[str, list[FileEntry]] = {}
@@ -284,6 +286,9 @@ def _merge(manifest: Manifest, aside: Path, dest: Path) -> None:
         os.close(root)
 
 
-def _raise_first(done: set[Future[None]]) -> None:
+def _one_less(running: set[Future[Any]]) -> set[Future[Any]]:
+    """Those that go on when one has ended, whose error is raised."""
+    done, running = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         future.result()
+    return running

@@ -6,14 +6,15 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from shoal.core.errors import Corrupt, NotFound
-from shoal.store.blobs import Blob, Blobs
+from shoal.store.blobs import Blob, Blobs, Growing, Staged
 from shoal.store.hashing import Data
 from shoal.store.index import PackIndex, Place
-from shoal.store.packs import PackedChunk, build_pack, read_head
+from shoal.store.packs import HEAD_ROOM, MOST_CHUNKS, PackedChunk, build_head, build_pack, lay_out, read_head
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +22,47 @@ PREFIX = "packs/"
 
 _RUN = 8 << 20
 """Most bytes read at once."""
+_GROWN = 64 << 20
+"""Bytes at which a pack is large enough."""
 _GAP = 64 << 10
 """Bytes nobody asked for that are rather read than skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPack:
+    name: str
+    entries: Sequence[PackedChunk]
+    blob: Staged
+
+
+class GrowingPack:
+    """A pack that is written as chunks come, so that few are held in memory. For one thread at a time."""
+
+    def __init__(self, blob: Growing, align: int):
+        self._blob, self._align = blob, align
+        self._entries: list[PackedChunk] = []
+        self._end = HEAD_ROOM
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+    def takes(self, count: int) -> bool:
+        return self._end < _GROWN and len(self._entries) + count <= MOST_CHUNKS
+
+    def add(self, chunks: Sequence[tuple[str, int, Data]]) -> None:
+        """(hash, codec, payload). After an error the pack is as it was before."""
+        entries, pieces = lay_out(chunks, self._end, align=self._align)
+        self._blob.write(pieces, self._end)
+        self._entries += entries
+        self._end = -(-(entries[-1].offset + entries[-1].length) // self._align) * self._align
+
+    def finish(self) -> StagedPack:
+        name, head = build_head(self._entries)
+        return StagedPack(name, self._entries, self._blob.finish(key(name), head))
+
+    def abandon(self) -> None:
+        self._blob.abandon()
 
 
 class PackSet:
@@ -35,10 +75,25 @@ class PackSet:
 
     def write(self, chunks: Sequence[tuple[str, int, Data]]) -> str:
         """A new pack of (hash, codec, payload), durable when this returns its name."""
-        name, entries, pieces = build_pack(chunks)
+        name, entries, pieces = build_pack(chunks, align=self._blobs.align)
         self._blobs.put([(key(name), pieces)])
-        self.index.add(name, entries)
+        self.index.add({name: entries})
         return name
+
+    def stage(self, chunks: Sequence[tuple[str, int, Data]]) -> StagedPack:
+        """A new pack that is written, and nothing more before `publish`."""
+        name, entries, pieces = build_pack(chunks, align=self._blobs.align)
+        return StagedPack(name, entries, self._blobs.stage(key(name), pieces))
+
+    def grow(self) -> GrowingPack | None:
+        """A new pack to be staged bit by bit, where that can be done."""
+        blob = self._blobs.grow()
+        return GrowingPack(blob, self._blobs.align) if blob else None
+
+    def publish(self, staged: Sequence[StagedPack]) -> None:
+        """All are durable and found when this returns."""
+        self._blobs.publish([pack.blob for pack in staged])
+        self.index.add({pack.name: pack.entries for pack in staged})
 
     def find(self, hashes: Iterable[str]) -> dict[str, Place]:
         """Where these chunks are, as far as they are in packs that exist at this moment. Of several places, always the same."""
@@ -98,7 +153,7 @@ class PackSet:
         here = {blob_name(blob) for blob in self._blobs.list(PREFIX)}
         for name in here - known:
             try:
-                self.index.add(name, self.head(name))
+                self.index.add({name: self.head(name)})
             except NotFound:
                 continue  # collected meanwhile
             except Corrupt as error:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from shoal.core.artifacts import Manifest
-from shoal.core.errors import TimedOut, Unreachable
+from shoal.core.errors import ShoalError, TimedOut, Unreachable
 from shoal.store.backend import ChunkStore
+from shoal.store.blobstore import BlobStore
 from shoal.store.hashing import Data
 from shoal.store.known import KnownFiles
+from shoal.store.local import LocalStore
 from shoal.store.manifest import chunk_hashes
 from shoal.store.materialize import materialize
 from shoal.store.pack import Entry, PackedTree, Progress, pack_entries
@@ -28,10 +31,12 @@ TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
 
 _ASK = 10_000
 _BATCH_BYTES = 16 << 20
-_LOCAL_BATCH_BYTES = 32 << 20
-"""To a disk of our own, where each batch is a file to be synced and memory is not held by a server too."""
 _BATCH_COUNT = 512
+_DISK_BATCH_BYTES = 8 << 20
+"""What fits in with what else is at hand: to a disk of our own, a batch is no file of its own."""
 _THREADS = 4
+_DISK_THREADS = 4
+"""They keep a disk busy, and more would only hold more memory that nobody has touched yet, which is dear."""
 _TRIES = 6
 _FIRST_WAIT_S = 0.25
 
@@ -83,13 +88,14 @@ def push(
     *,
     known: KnownFiles | None = None,
     progress: Progress | None = None,
-    threads: int = _THREADS,
+    threads: int | None = None,
 ) -> tuple[PackedTree, int]:
     """Pack and send in one pass over the files, each read once. Returns what was packed and how many bytes were sent.
 
     Files `known` from an earlier push are not even read, unless the remote lacks something of them.
     Commit the manifest next; should the remote then lack chunks (its collection took old ones it had), `upload` sends them.
     """
+    threads = threads or (_DISK_THREADS if isinstance(remote, LocalStore) else _THREADS)
     with _Sender(remote, threads) as sender:
         packed = pack_entries(entries, progress=progress, sink=sender.take, abort=sender.abort, known=known)
         sender.finish()
@@ -168,7 +174,8 @@ class _Sender:
     def __init__(self, remote: Remote, threads: int):
         self.sent = 0
         self._remote = remote
-        self._batch_bytes = _LOCAL_BATCH_BYTES if isinstance(remote, ChunkStore) else _BATCH_BYTES
+        self._deposit = remote.deposit() if isinstance(remote, BlobStore) else None
+        self._batch_bytes = _DISK_BATCH_BYTES if isinstance(remote, LocalStore) else _BATCH_BYTES
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-send")
         self._room = threading.Semaphore(threads + 1)
         self._lock = threading.Lock()
@@ -183,29 +190,36 @@ class _Sender:
     def __exit__(self, *_: object) -> None:
         self.abort()
         self._pool.shutdown(cancel_futures=True)
+        if self._deposit:
+            with suppress(ShoalError, OSError):  # so that a later push goes on from here; what failed is known already
+                self._deposit.settle()
 
     def abort(self) -> None:
         self._error = self._error or InterruptedError("The push was given up.")
 
-    def take(self, name: str, data: memoryview) -> None:
-        full: list[tuple[str, Data]] | None = None
+    def take(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
+        full: list[list[tuple[str, Data]]] = []
         self._check()
         with self._lock:
-            if name in self._seen:
-                return
-            self._seen.add(name)
-            self._batch.append((name, data))
-            self._size += len(data)
-            if self._size >= self._batch_bytes or len(self._batch) >= _BATCH_COUNT:
-                full, self._batch, self._size = self._batch, [], 0
-        if full:
-            self._submit(full)
+            for name, data in chunks:
+                if name in self._seen:
+                    continue
+                self._seen.add(name)
+                self._batch.append((name, data))
+                self._size += len(data)
+                if self._size >= self._batch_bytes or len(self._batch) >= _BATCH_COUNT:
+                    full.append(self._batch)
+                    self._batch, self._size = [], 0
+        for batch in full:
+            self._submit(batch)
 
     def finish(self) -> None:
         if self._batch:
             self._submit(self._batch)
         self._pool.shutdown()
         self._check()
+        if self._deposit:
+            self._deposit.settle()
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
         while not self._room.acquire(timeout=0.1):
@@ -228,11 +242,12 @@ class _Sender:
             self._room.release()
 
     def _send_once(self, batch: list[tuple[str, Data]]) -> int:
+        if self._deposit:
+            stored = self._deposit.put({name: (None, data) for name, data in batch})
+            return sum(len(data) for name, data in batch if name in stored)
         lacking = self._remote.missing([name for name, _ in batch])
         todo = [(name, data) for name, data in batch if name in lacking]
-        if todo and isinstance(self._remote, ChunkStore):
-            self._remote.put_many(todo, trusted=True)
-        elif todo:
+        if todo:
             self._remote.send(todo)
         return sum(len(data) for _, data in todo)
 

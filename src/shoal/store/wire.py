@@ -35,7 +35,8 @@ class Fillable(Protocol):
 
 def encode_frames(chunks: Iterable[tuple[str, Data]], *, compress: bool = True) -> Iterator[bytes]:
     """The body, in pieces of about a megabyte. Each chunk is compressed where that pays."""
-    return join_frames((name, *encode(data, compress=compress)) for name, data in _bounded(chunks))
+    stored = ((name, *encode(data, compress=compress)) for name, data in _bounded(chunks))
+    return map(b"".join, frame_groups(stored, _BLOCK))
 
 
 def frame_pieces(chunks: Iterable[tuple[str, Data]]) -> Iterator[Data]:
@@ -46,18 +47,18 @@ def frame_pieces(chunks: Iterable[tuple[str, Data]]) -> Iterator[Data]:
         yield payload
 
 
-def join_frames(stored: Iterable[tuple[str, int, Data]]) -> Iterator[bytes]:
-    """The body of (hash, codec, payload), in pieces of about a megabyte."""
+def frame_groups(stored: Iterable[tuple[str, int, Data]], size: int) -> Iterator[list[Data]]:
+    """The body of (hash, codec, payload): heads and payloads as they are, in groups of at least `size` bytes."""
     parts: list[Data] = []
-    size = 0
+    have = 0
     for name, codec, payload in stored:
         parts += (_head(name, codec, payload), payload)
-        size += HEAD_BYTES + len(payload)
-        if size >= _BLOCK:
-            yield b"".join(parts)
-            parts, size = [], 0
+        have += HEAD_BYTES + len(payload)
+        if have >= size:
+            yield parts
+            parts, have = [], 0
     if parts:
-        yield b"".join(parts)
+        yield parts
 
 
 def decode_frames(body: Readable | Iterable[Data], *, check: bool = True) -> Iterator[tuple[str, bytes]]:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from shoal.store import direct
-from shoal.store.direct import DirectWriter
+from shoal.store.buffers import Buffers, address, join_neighbours
+from shoal.store.direct import BLOCK, DirectWriter
+from shoal.store.packs import build_pack
 
 
 @pytest.mark.parametrize("sizes", [[1], [4096], [4097, 1], [0, 10_000_000, 3], [100] * 500, [8 << 20], [(8 << 20) + 1]])
@@ -22,10 +25,10 @@ def test_pieces_of_any_size_arrive_as_they_are(tmp_path: Path, sizes: list[int])
 
 
 def test_a_file_system_that_refuses_is_told_and_left_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(fd: int, view: memoryview, at: int) -> None:
+    def refuse(fd: int, views: list[memoryview], at: int) -> None:
         if at:
             raise OSError(22, "Invalid argument")
-        real(fd, view, at)
+        real(fd, views, at)
 
     real = direct._write_blocks
     monkeypatch.setattr(direct, "_write_blocks", refuse)
@@ -35,3 +38,37 @@ def test_a_file_system_that_refuses_is_told_and_left_untouched(tmp_path: Path, m
     os.write(fd, b"still works, unaligned")
     os.close(fd)
     assert (tmp_path / "f").read_bytes() == b"still works, unaligned"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_lies_in_memory_as_it_will_in_the_file_is_written_from_there(tmp_path: Path, seed: int) -> None:
+    noise, windows = random.Random(seed), Buffers(8 << 20)
+    payloads: list[memoryview] = []
+    for _ in range(5):
+        window, at = windows.lend(8 << 20), noise.randint(0, 9_000)
+        window[:] = noise.randbytes(1 << 20) * 8
+        for _ in range(noise.randint(1, 4)):
+            end = at + noise.randint(1, 1_500_000)
+            payloads.append(window[at:end])
+            at = end + noise.choice([0, 0, 37])
+        payloads.append(memoryview(noise.randbytes(noise.randint(0, 50_000))))
+    _, entries, pieces = build_pack([(f"{n:064x}", 0, p) for n, p in enumerate(payloads)], align=BLOCK)
+    fd = os.open(tmp_path / "pack", os.O_WRONLY | os.O_CREAT)
+    if not DirectWriter().write(fd, pieces):
+        pytest.skip("no direct writing on this file system")
+    os.close(fd)
+    written = (tmp_path / "pack").read_bytes()
+    assert written == b"".join(pieces)
+    for entry in entries:
+        assert written[entry.offset : entry.offset + entry.length] == payloads[int(entry.hash, 16)]
+        start = address(payloads[int(entry.hash, 16)])
+        assert start is None or entry.length < 128 << 10 or (start - entry.offset) % BLOCK == 0
+    assert len(written) < sum(map(len, payloads)) + 5 * 5 * BLOCK + 10_000
+
+
+def test_neighbours_in_memory_are_joined_and_nothing_else() -> None:
+    window = Buffers(100_000).lend(100_000)
+    window[:] = os.urandom(100_000)
+    pieces = [window[:10], window[10:500], b"constant", window[500:600], window[601:700], bytearray(b"own"), b""]
+    joined = [bytes(view) for _, view in join_neighbours(pieces)]
+    assert joined == [window[:500], b"constant", window[500:600], window[601:700], b"own", b""]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
+import random
 import threading
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InvalidSpec, Refused
-from shoal.store import pack
+from shoal.store import hasher, pack
 from shoal.store.hashing import chunk_hash
 from shoal.store.ignore import scan
 from shoal.store.manifest import check_manifest, manifest_id
@@ -70,7 +72,7 @@ def test_a_file_that_changes_once_while_being_read_is_read_again(
 ) -> None:
     path = tmp_path / "f.bin"
     path.write_bytes(b"old" * 1_000_000)
-    real, calls = pack.read_chunks, []
+    real, calls = hasher.read_chunks, []
 
     def racing(fd: int, size: int, *rest: object):  # type: ignore[no-untyped-def]
         calls.append(1)
@@ -79,7 +81,7 @@ def test_a_file_that_changes_once_while_being_read_is_read_again(
                 path.write_bytes(b"new" * 1_000_000)
             yield chunk
 
-    monkeypatch.setattr(pack, "read_chunks", racing)
+    monkeypatch.setattr(hasher, "read_chunks", racing)
     seen: list[int] = []
     packed = pack_files([path], progress=seen.append)
     assert b"".join(packed.read(c.hash) for c in packed.manifest.files[0].chunks) == b"new" * 1_000_000
@@ -89,14 +91,14 @@ def test_a_file_that_changes_once_while_being_read_is_read_again(
 def test_a_file_that_never_stands_still_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "growing.log"
     path.write_bytes(bytes(3_000_000))
-    real = pack.read_chunks
+    real = hasher.read_chunks
 
     def growing(fd: int, size: int, *rest: object):  # type: ignore[no-untyped-def]
         with path.open("ab") as f:
             f.write(b"x")
         yield from real(fd, size, *rest)
 
-    monkeypatch.setattr(pack, "read_chunks", growing)
+    monkeypatch.setattr(hasher, "read_chunks", growing)
     with pytest.raises(Refused, match=r"growing\.log changed"):
         pack_files([path])
 
@@ -126,3 +128,15 @@ def test_open_files_are_closed(mixed_tree: Path) -> None:
 
     pack_tree(mixed_tree)
     assert opened() == []
+
+
+def test_a_small_file_that_has_grown_large_since_it_was_listed_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f.bin"
+    path.write_bytes(random.Random(1).randbytes(3_000_000))
+    cut = pack_files([path]).manifest
+    real = pack._status
+    monkeypatch.setattr(pack, "_status", lambda path: os.stat_result((*real(path)[:6], 10, *real(path)[7:])))
+    assert len(cut.files[0].chunks) > 1
+    assert pack_files([path]).manifest == cut
