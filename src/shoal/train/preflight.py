@@ -60,7 +60,7 @@ def check(places: Sequence[Place], needs: Needs) -> list[Ready]:
     """What was found, in the order of `places`; Refused with all that is missing."""
     cwd = str(Path.cwd())
     asked = {"cwd": cwd, "paths": list(needs.paths), "gpus": needs.gpus}
-    several = len({p.host for p in places}) > 1
+    several = len({p.host for p in places}) > 1 and not all(p.host.is_here for p in places)
     found: list[Ready] = []
     problems: list[str] = []
     hints: list[str] = []

@@ -1,0 +1,167 @@
+"""What a preflight was asked, what it has seen so far, and when it has seen enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .rules import COMES_OF, RULES
+
+STEPS = 4
+"""The first is slower than all others, three are measured."""
+PHASES = ("import", "arguments", "data", "forward", "backward", "step", "evaluation", "save", "load")
+_MOST_FINDINGS = 40
+_LONGEST = 1000
+
+
+class Done(SystemExit):
+    """Enough was seen. Scripts that catch exceptions leave this one alone, and the interpreter ends well of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    report: str
+    """Where to write what was found."""
+    output: str = ""
+    """What is kept of a job."""
+    nodes: int = 1
+    accels: int = 1
+    keep_last: int | None = None
+    limit_s: float = 300.0
+    spare_s: float = 5.0
+    """After the first step, how long it may go on for the sake of an evaluation and a checkpoint of the script's own."""
+    memory: int | None = None
+    """Bytes of the machine; None: as much as it says."""
+    disk: int | None = None
+    """Bytes that are free; None: as much as it says."""
+
+    @property
+    def workers(self) -> int:
+        return self.nodes * self.accels
+
+
+@dataclass(slots=True)
+class Finding:
+    rule: str
+    severity: str
+    message: str
+    why: str
+    fix: str
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """Counts, so that two moments can be compared."""
+
+    steps: int = 0
+    backwards: int = 0
+    forwards: int = 0
+    """Of whole models."""
+    evaluations: int = 0
+    """Of these, without gradients."""
+
+
+@dataclass(slots=True)
+class Trial:
+    asked: Asked
+    root: str = field(default_factory=lambda: os.path.realpath(os.getcwd()))  # noqa: PTH109
+    pid: int = field(default_factory=os.getpid)
+    began_at: float = field(default_factory=time.monotonic)
+    seen: Seen = field(default_factory=Seen)
+    phases: set[str] = field(default_factory=set)
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    first_step_at: float | None = None
+    in_pass: bool = False
+    """In a loop over data that will end early by itself."""
+    cut: bool = False
+    """Some loop was ended early."""
+    saving: bool = False
+    ended_over_unused: bool = False
+    """By DistributedDataParallel."""
+    stopping: bool = False
+    finishing: bool = False
+    complete: bool = False
+    most_batches: int = 0
+    """Of the largest loader that was used."""
+    at_end: list[Any] = field(default_factory=list)
+    """What there is to find out once the script has ended; called with nothing."""
+
+    @property
+    def is_here(self) -> bool:
+        """Not in a process the script has forked, nor in a thread of its own."""
+        return os.getpid() == self.pid and threading.current_thread() is threading.main_thread()
+
+    @property
+    def has_enough(self) -> bool:
+        if self.seen.steps < STEPS or self.first_step_at is None:
+            return False
+        return {"evaluation", "save"} <= self.phases or time.monotonic() - self.first_step_at > self.asked.spare_s
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.severity == "error" for finding in self.findings.values())
+
+    def reach(self, phase: str) -> None:
+        if phase not in self.phases and os.getpid() == self.pid:
+            self.phases.add(phase)
+            self.write()
+
+    def find(
+        self, rule: str, message: str, *, severity: str | None = None, where: tuple[str, int] | None = None
+    ) -> None:
+        """Each thing once: the first place it is found at is the one to look at."""
+        known_causes = {name for name, _ in self.findings} & set(COMES_OF.get(rule, ()))
+        if os.getpid() != self.pid or len(self.findings) >= _MOST_FINDINGS or known_causes:
+            return
+        known = RULES[rule]
+        path, line = where or (None, None)
+        key = (rule, message if rule == "crash" else "")
+        if key not in self.findings:
+            severity = severity or known.severity
+            self.findings[key] = Finding(rule, severity, message[:_LONGEST], known.why, known.fix, path, line)
+            self.write()
+
+    def doubt(self, text: str) -> None:
+        """Something of ours has failed, which is no reason to hold up a job."""
+        self.facts.setdefault("troubles", []).append(text[:300])
+
+    def here(self) -> tuple[str, int] | None:
+        """The line of the script's own code that is being run."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if (path := self.own(frame.f_code.co_filename)) is not None:
+                return path, frame.f_lineno
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    def own(self, filename: str) -> str | None:
+        """A file of the job's code, as it is called in the source; None for all others."""
+        path = os.path.realpath(filename)
+        inside = path.startswith(self.root + os.sep) and "site-packages" not in path
+        return os.path.relpath(path, self.root) if inside else None
+
+    def stop(self) -> None:
+        self.stopping = True
+        raise Done(0)
+
+    def write(self) -> None:
+        """Now, since nobody knows how this process ends."""
+        report = {
+            "complete": self.complete,
+            "phases": [phase for phase in PHASES if phase in self.phases],
+            "steps": self.seen.steps,
+            "facts": self.facts,
+            "findings": [asdict(finding) for finding in self.findings.values()],
+        }
+        aside = f"{self.asked.report}.new"
+        with open(aside, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(report, file)
+        os.replace(aside, self.asked.report)  # noqa: PTH105
