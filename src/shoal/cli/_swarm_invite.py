@@ -1,0 +1,101 @@
+"""Invitations to a swarm, from the command line: make, list, revoke."""
+
+from __future__ import annotations
+
+from shoal.cli._each import each
+from shoal.cli._output import Column, out
+from shoal.cli._parse import parse_duration
+from shoal.cli._session import connect
+from shoal.core.errors import UsageError
+
+
+def invite(
+    name: str,
+    /,
+    *,
+    label: str = "invitation",
+    expires: str = "7d",
+    max_peers: int | None = None,
+    address: str | None = None,
+) -> None:
+    """Print a new command to join a swarm by. It can be revoked.
+
+    For example:
+
+      shoal swarm invite gpt
+      shoal swarm invite gpt --label lab --expires 2h --max-peers 5
+      shoal swarm invite gpt --address https://shoal.example.org
+
+    Parameters
+    ----------
+    name
+        The swarm's name or id.
+    label
+        To tell invitations apart (default: invitation).
+    expires
+        How long it is good for: 2h, 7d … (default 7d).
+    max_peers
+        How many may join by it (default: any number).
+    address
+        Of this server in the link, as peers reach it (default: as you do).
+    """
+    from shoal.cli._swarm_page import join_link, tell_link
+    from shoal.core.swarm_views import InvitationCreate
+
+    wanted = InvitationCreate(name=label, expires_in_s=int(parse_duration(expires, "--expires")), max_peers=max_peers)
+    with connect() as client:
+        made = client.swarms.invite(name, wanted)
+        link = join_link(client, made.token, address)
+    out.show({**made.model_dump(mode="json"), "link": link}, lambda: tell_link(link, address=address))
+
+
+def invitations(name: str, /) -> None:
+    """List the invitations to a swarm, newest first. Their links are not shown again.
+
+    For example:
+
+      shoal swarm invitations gpt
+
+    Parameters
+    ----------
+    name
+        The swarm's name or id.
+    """
+    with connect() as client:
+        found = client.swarms.invitations(name)
+    columns = [
+        Column("NAME", lambda i: i.name),
+        Column("OPEN", lambda i: "yes" if i.is_open else "revoked" if i.revoked_at else "no"),
+        Column("PEERS", lambda i: i.peers if i.max_peers is None else f"{i.peers} of {i.max_peers}", is_right=True),
+        Column("EXPIRES", lambda i: i.expires_at),
+        Column("BY", lambda i: i.created_by),
+        Column("ID", lambda i: i.id),
+    ]
+    out.show(found, lambda: out.table(found, columns))
+
+
+def revoke(name: str, /, *which: str) -> int:
+    """Revoke invitations: nobody joins by them any more. Who has joined stays (see `shoal swarm kick`).
+
+    For example:
+
+      shoal swarm revoke gpt first
+      shoal swarm revoke gpt inv_01m7jbdx1y1y31xkdphxkrewn5
+
+    Parameters
+    ----------
+    name
+        The swarm's name or id.
+    which
+        The invitations' names or ids.
+    """
+    if not which:
+        raise UsageError("Say which invitations.", hint=f"{out.prog} swarm invitations {name}")
+    with connect() as client:
+
+        def revoke_one(one: str) -> object:
+            client.swarms.revoke(name, one)
+            out.say(f"Invitation '{one}' is revoked.")
+            return {"revoked": one}
+
+        return each(which, revoke_one)

@@ -1,0 +1,31 @@
+"""What a peer tells of itself in the DHT, signed; as NetMind's monitor reads it."""
+
+from importlib import import_module
+from typing import Any
+
+from pydantic.v1 import BaseModel, StrictFloat, confloat, conint
+
+__all__ = ["LocalMetrics", "MetricSchema", "make_validators"]
+
+_crypto: Any = import_module("hivemind.dht.crypto")
+_schema: Any = import_module("hivemind.dht.schema")
+
+
+class LocalMetrics(BaseModel):
+    """Sums since the last report."""
+
+    step: conint(ge=0, strict=True)  # type: ignore[valid-type]
+    samples_per_second: confloat(ge=0.0, strict=True)  # type: ignore[valid-type]
+    samples_accumulated: conint(ge=0, strict=True)  # type: ignore[valid-type]
+    loss: StrictFloat
+    mini_steps: conint(ge=0, strict=True)  # type: ignore[valid-type]
+
+
+class MetricSchema(BaseModel):
+    metrics: dict[_schema.BytesWithPublicKey, LocalMetrics]
+
+
+def make_validators(run_id: str) -> tuple[list[Any], bytes]:
+    """The DHT's `record_validators`, and the key under which this peer's own records stand."""
+    signatures = _crypto.RSASignatureValidator()
+    return [_schema.SchemaValidator(MetricSchema, prefix=run_id), signatures], signatures.local_public_key

@@ -1,0 +1,194 @@
+"""The keeper of a swarm as a process of its own session: it outlives the server, is found again, and is never there twice.
+
+Its folder holds a lock that lives with the process, a FIFO it is told through, and the lines it tells, numbered by start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from shoal.core.private import write_private
+from shoal.core.swarm import KeeperOrder
+
+COMMAND = (sys.executable, "-m", "shoal.swarm.keeper")
+MARK = "SHOAL_NODE_DIR"
+"""In the environment of all its processes: the folder they are of."""
+_NOT_THEIRS = ("SHOAL_API_KEY", "SHOAL_URL", "SHOAL_SWARM")
+_TELL_S = 2.0
+_KILL_S = 5.0
+_LONGEST_LINE = 16 << 20
+_TAIL = 4096
+
+
+class KeeperProcess:
+    def __init__(self, folder: Path, command: Sequence[str] = COMMAND):
+        self.folder, self._command = folder, command
+        self._child: subprocess.Popen[bytes] | None = None
+        self._process: psutil.Process | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process and self.is_alive else None
+
+    @property
+    def is_alive(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        with suppress(psutil.Error):
+            return self._process is not None and self._process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def adopt(self) -> bool:
+        """Find the one that an earlier server has started."""
+        leaders = [p for p in self._marked() if _session(p.pid) == p.pid]
+        self._process = leaders[0] if leaders else None
+        return self._process is not None
+
+    def start(self, number: int, order: KeeperOrder) -> bool:
+        """What an earlier one has left behind is ended first; False where that does not go, and the next try may."""
+        self.kill()
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.checkpoints.mkdir(exist_ok=True)
+        with (self.folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            self._drop_old(number)
+            write_private(self.folder / "order.json", order.model_dump_json())
+            self._spawn(number, lock.fileno())
+        return True
+
+    def tell(self, message: Mapping[str, Any]) -> bool:
+        """False where nobody listens."""
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        try:
+            fd = os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        deadline = time.monotonic() + _TELL_S
+        try:
+            while data and time.monotonic() < deadline:
+                if select.select([], [fd], [], 0.1)[1]:
+                    data = data[os.write(fd, data) :]
+            return not data
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def told(self, number: int, offset: int, most: int = 1 << 20) -> tuple[list[tuple[bytes, int]], int]:
+        """Whole lines from there on, each with where it ends; and where they all end."""
+        try:
+            with self._lines(number).open("rb") as file:
+                file.seek(offset)
+                data = file.read(most)
+                while data and b"\n" not in data and len(data) < _LONGEST_LINE and (more := file.read(most)):
+                    data += more
+        except FileNotFoundError:
+            return [], offset
+        if b"\n" not in data:
+            return [], offset + (len(data) if len(data) >= _LONGEST_LINE else 0)
+        lines = []
+        for line in data[: data.rindex(b"\n")].split(b"\n"):
+            offset += len(line) + 1
+            lines.append((line, offset))
+        return lines, offset
+
+    def terminate(self) -> None:
+        if self._process is not None:
+            with suppress(psutil.Error):
+                self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """All that is of this folder, and gone on return unless the kernel holds it."""
+        deadline = time.monotonic() + _KILL_S
+        while (left := self._marked()) and time.monotonic() < deadline:
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            if self._child is not None:
+                self._child.poll()
+            psutil.wait_procs(left, timeout=0.2)
+        self._process = self._child = None
+
+    def last_words(self) -> str:
+        """The last line it wrote to its log."""
+        try:
+            with (self.folder / "keeper.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+                lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
+        except OSError:
+            return ""
+        return next((line[:300] for line in reversed(lines) if line), "")
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _fifo(self) -> Path:
+        return self.folder / "orders"
+
+    def _lines(self, number: int) -> Path:
+        return self.folder / f"told.{number}.jsonl"
+
+    def _drop_old(self, number: int) -> None:
+        for path in self.folder.glob("told.*.jsonl"):
+            if path != self._lines(number):
+                path.unlink(missing_ok=True)
+        self._fifo.unlink(missing_ok=True)
+        os.mkfifo(self._fifo, 0o600)
+
+    def _spawn(self, number: int, lock: int) -> None:
+        env = {k: v for k, v in os.environ.items() if k not in _NOT_THEIRS} | {MARK: str(self.folder)}
+        # It holds its own end for writing too, so that a server that is killed does not end what it reads.
+        orders = os.open(self._fifo, os.O_RDWR)
+        try:
+            with self._lines(number).open("ab") as told, (self.folder / "keeper.log").open("wb") as log:
+                self._child = subprocess.Popen(
+                    [*self._command, str(self.folder / "order.json")],
+                    stdin=orders,
+                    stdout=told,
+                    stderr=log,
+                    cwd=self.folder,
+                    env=env,
+                    pass_fds=[lock],
+                    start_new_session=True,
+                )
+        finally:
+            os.close(orders)
+        self._process = psutil.Process(self._child.pid)
+
+    def _marked(self) -> list[psutil.Process]:
+        found, mine = [], str(self.folder)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == mine and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1

@@ -1,0 +1,194 @@
+"""Real peers on real hivemind, each a host of its own where that can be made: killed, late and slow ones train one model.
+
+SHOAL_SWARM_ROUNDS says how often; ./scripts/soak asks for many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.testing import hosts
+
+pytest.importorskip("torch")
+pytest.importorskip("hivemind")
+pytestmark = pytest.mark.integration
+
+WORKER = Path(__file__).with_name("swarm_worker.py")
+ROUNDS = int(os.environ.get("SHOAL_SWARM_ROUNDS", "1"))
+BATCH, PEERS = 16, 3
+SAMPLES = 550 * BATCH * PEERS
+"""At least; the loss has levelled off then."""
+PACE_S = 0.012
+TIMEOUT_S = 600.0
+SWARM = {
+    "run_id": "test",
+    "target_batch_size": BATCH * PEERS,
+    "local_steps": 20,
+    "matchmaking_s": 3.0,
+    "averaging_s": 20.0,
+    "refresh_s": 0.25,
+    "expiry_s": 30.0,
+}
+
+
+class Peer:
+    """A worker's process and what it has said so far."""
+
+    def __init__(self, start: Callable[..., subprocess.Popen[bytes]], log: Path, **told: Any):
+        self._log = log.open("wb")
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        self.process = start(
+            sys.executable, str(WORKER), json.dumps(told), env=env, stdout=subprocess.PIPE, stderr=self._log
+        )
+        self.said: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def expect(self, is_it: Callable[[dict[str, Any]], bool], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        """The first thing it says, or has said, that is it."""
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while True:
+                for facts in self.said:
+                    if is_it(facts):
+                        return facts
+                left = deadline - time.monotonic()
+                assert left > 0 and self._reader.is_alive(), (
+                    f"{self.said[-3:]}\n{Path(self._log.name).read_text()[-3000:]}"
+                )
+                self._news.wait(min(left, 1.0))
+
+    def rounds(self) -> list[dict[str, Any]]:
+        with self._news:
+            return [facts for facts in self.said if "members" in facts]
+
+    def worker(self) -> psutil.Process:
+        """The script itself, also where something entered a host to start it."""
+        started = psutil.Process(self.process.pid)
+        return next(p for p in [started, *started.children()] if p.name() != "nsenter")
+
+    def result(self) -> dict[str, Any]:
+        found = self.expect(lambda facts: "loss" in facts)
+        assert self.process.wait(30) == 0, Path(self._log.name).read_text()[-3000:]
+        return found
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(5)
+        self._log.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(b"{"):
+                with self._news:
+                    self.said.append(json.loads(line))
+                    self._news.notify_all()
+        self.process.stdout.close()
+
+
+class Field:
+    """Where peers live: hosts of their own as root, else processes on the loopback device."""
+
+    def __init__(self, stack: ExitStack, folder: Path):
+        self._stack, self._folder = stack, folder
+        self._lan = stack.enter_context(hosts.lan()) if hosts.missing() is None else None
+        self._first: list[str] = []
+        self._goal = folder / "goal"
+
+    def goal(self, samples: int) -> None:
+        """Peers that have seen so many leave."""
+        aside = self._goal.with_suffix(".new")
+        aside.write_text(str(samples))
+        aside.replace(self._goal)
+
+    def peer(self, name: str, **told: Any) -> Peer:
+        swarm = {**SWARM, "initial_peers": self._first, **told.pop("swarm", {})}
+        told = {"parallel": "swarm", "batch": BATCH, "dir": str(self._folder / name), "swarm": swarm, **told}
+        told["goal"] = str(self._goal)
+        peer = Peer(self._start(name), self._folder / f"{name}.log", **told)
+        self._stack.callback(peer.close)
+        if not self._first:
+            ours = "/127.0.0.1/" if self._lan is None else f"/{self._lan[name].address}/"
+            self._first = [a for a in peer.expect(lambda facts: "address" in facts)["address"] if ours in a]
+        return peer
+
+    def expect_gone(self, name: str, tree: list[psutil.Process]) -> None:
+        """All that a peer has started ends soon after it."""
+        deadline = time.monotonic() + 10
+        while left := self._left_of(name, tree):
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.05)
+
+    def _left_of(self, name: str, tree: list[psutil.Process]) -> list[psutil.Process]:
+        if self._lan is not None:
+            return self._lan[name].processes()
+        return [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+    def _start(self, name: str) -> Callable[..., subprocess.Popen[bytes]]:
+        if self._lan is not None:
+            return self._lan.add(name).popen
+        return lambda *argv, env, **options: subprocess.Popen(argv, env={**os.environ, **env}, **options)
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Iterator[Field]:
+    with ExitStack() as stack:
+        yield Field(stack, tmp_path)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_killed_late_and_slow_peers_reach_the_loss_of_one_process(field: Field, number: int) -> None:
+    task, dice = "gpt", random.Random(number)
+    first, slow, doomed = (
+        field.peer(name, task=task, company=PEERS, pace_s=PACE_S * times)
+        for name, times in (("first", 1), ("slow", 3), ("doomed", 1))
+    )
+    doomed.expect(lambda facts: facts.get("round", 0) >= 2 + dice.randrange(4))
+    worker = doomed.worker()
+    tree = worker.children(recursive=True)
+    time.sleep(dice.random())  # a random moment of a round
+    worker.kill()
+    made = len(first.rounds())
+    field.expect_gone("doomed", tree)
+    late = field.peer("late", task=task, pace_s=PACE_S)
+    first.expect(lambda _: len(first.rounds()) >= made + 2)
+    assert [facts["round"] for facts in first.rounds()] == list(range(1, len(first.rounds()) + 1)), "none was lost"
+    assert late.expect(lambda facts: "joined" in facts)["joined"] > 0, "it began with the swarm's state"
+    met = late.expect(lambda facts: facts.get("members", 0) >= PEERS)
+    # So far ahead that all know it before they are there.
+    field.goal(max(SAMPLES, met["samples"] + 4 * SWARM["local_steps"] * BATCH * PEERS))
+    single = field.peer("alone", task=task, parallel="none", batch=BATCH * PEERS, swarm={})
+    found = [peer.result() for peer in (first, slow, late)]
+    assert len({facts["hash"] for facts in found}) == 1, "all hold the same model"
+    alone = single.result()
+    print(f"{task}: {found[0]['samples']} samples, loss {found[0]['loss']:.4f}, of one process {alone['loss']:.4f}")
+    assert found[0]["loss"] <= 1.02 * alone["loss"]
+
+
+def test_an_interrupted_peer_leaves_and_nothing_of_it_stays(field: Field) -> None:
+    peer = field.peer("first", task="gpt")
+    peer.expect(lambda facts: facts.get("round", 0) >= 1)
+    worker = peer.worker()
+    tree = worker.children(recursive=True)
+    worker.send_signal(signal.SIGINT)
+    peer.process.wait(60)
+    field.expect_gone("first", tree)

@@ -1,0 +1,205 @@
+"""A machine in a swarm, from the link to the last process: a real server, its real keeper, and a script that does not train."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from marks import takes_minutes
+
+from shoal.testing.live import live_server
+
+pytest.importorskip("hivemind", reason="needs the swarm extra")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "swarm"
+SCRIPT = """
+import json, os, subprocess, sys, time
+
+ticket = json.load(open(os.environ["SHOAL_SWARM"]))
+print("ticket", json.dumps({k: ticket[k] for k in ("peer", "run_id", "initial_peers", "mode")}), flush=True)
+print("sees", os.environ.get("MY_TOKEN"), os.environ.get("SHOAL_API_KEY"), open("/input/words/a.txt").read(), flush=True)
+if not os.path.exists("once"):
+    open("once", "w").close()
+    sys.exit(75)  # the swarm was lost
+stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(900)"
+subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True)
+print("trains", flush=True)
+time.sleep(900)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with live_server(tmp_path_factory.mktemp("home"), slots=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def link(server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "words").mkdir()
+    (folder / "words" / "a.txt").write_text("aardvark")
+    server.cli("dataset", "push", "words", "--file", str(folder / "words"))
+    made = create(server, "reef", folder, "--target-batch-size", "8", "--dataset", "words", entry=["train.py"])
+    return made["link"]
+
+
+def create(server, name, folder, *options, entry):
+    """What it prints as JSON."""
+    return json.loads(
+        server.cli("swarm", "create", name, "--dir", str(folder), *options, "--json", "--", *entry).stdout
+    )
+
+
+def until(server, name, condition, timeout_s=120):
+    """The swarm, once it is so."""
+    deadline = time.monotonic() + timeout_s
+    with server.client() as client:
+        while not condition(swarm := client.swarms.get(name)):
+            assert time.monotonic() < deadline, swarm
+            time.sleep(0.2)
+    return swarm
+
+
+class Joined:
+    """`shoal swarm join`, as it runs."""
+
+    def __init__(self, server, link, name):
+        argv = [sys.executable, "-m", "shoal.cli", "swarm", "join", link, "--name", name]
+        env = server.env() | {"MY_TOKEN": "hidden", "SHOAL_API_KEY": "hidden"}
+        self.process = subprocess.Popen(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/"
+        )
+        self.lines = []
+
+    def until(self, word):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith(word):
+                return line
+        raise AssertionError("".join(self.lines))
+
+    def below(self):
+        return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+
+    def end(self):
+        """Exit code and all that was said."""
+        rest, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, "".join(self.lines) + rest
+
+
+def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
+    joined = Joined(server, link, "laptop")
+    joined.until("trains")
+    tickets = [json.loads(line.partition(" ")[2]) for line in joined.lines if line.startswith("ticket")]
+    assert len(tickets) == 2 and tickets[0] == tickets[1], "it did not come back as the same peer"
+    assert tickets[0]["initial_peers"] and tickets[0]["mode"] == "local-steps"
+    assert "sees None None aardvark\n" in joined.lines
+    [peer] = server.json("swarm", "peers", "reef")
+    assert (peer["id"], peer["name"]) == (tickets[0]["peer"], "laptop")
+    below = joined.below()
+    assert len(below) >= 3
+    joined.process.send_signal(signal.SIGINT)
+    code, said = joined.end()
+    assert code == 0 and "Left swarm 'reef'" in said
+    assert not psutil.wait_procs(below, timeout=10)[1], "something of it lives"
+    assert server.json("swarm", "peers", "reef")[0]["state"] == "left"
+    home = server.home / "swarms" / "joined" / tickets[0]["peer"]
+    assert [path.name for path in home.iterdir()] == ["run"], "keys or code are left"
+
+
+def test_a_killed_peer_leaves_no_process_another_is_brought_over_by_a_resume_and_sent_away_by_a_kick(server, link):
+    dead, bad = Joined(server, link, "dead"), Joined(server, link, "bad")
+    dead.until("trains")
+    bad.until("trains")
+    below = dead.below()
+    dead.process.kill()
+    assert not psutil.wait_procs(below[1:], timeout=20)[1], "what a killed peer started lives on"
+    dead.end()
+    before = json.loads(bad.lines[-3].partition(" ")[2])["run_id"]
+    server.cli("swarm", "resume", "reef", "--force")
+    after = json.loads(bad.until("ticket").partition(" ")[2])
+    assert after["run_id"] != before and after["initial_peers"], "it was not brought over"
+    bad.until("trains")
+    server.cli("swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
+    code, said = bad.end()
+    assert code == 5 and "This peer was sent away: sends noise" in said
+    refused = server.cli("swarm", "join", link, check=5)
+    assert "revoked" in refused.stderr and "shoal swarm invite" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        (lambda link: link[:-7], 2, "This link is damaged"),
+        (lambda link: link.replace("/join/", "/enter/"), 2, "not a link to a swarm"),
+        (lambda link: f"http://127.0.0.1:1/join/{link.rpartition('/')[2]}", 6, "does not answer"),
+    ],
+    ids=["cut off", "not one", "no server"],
+)
+def test_a_bad_link_is_one_line_and_what_to_do(server, link, change, code, text):
+    said = server.cli("swarm", "join", change(link), check=code).stderr
+    assert text in said and "hint:" in said and "Traceback" not in said
+
+
+def test_a_clock_an_hour_off_is_named(server):
+    """This machine's, set back for one process."""
+    fresh = server.json("swarm", "invite", "reef")["link"]
+    program = (
+        "import sys, time; real = time.time; time.time = lambda: real() - 3600\n"
+        "from shoal.cli.main import main; sys.exit(main(['swarm', 'join', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, fresh],
+        env=server.env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 4 and "3600 s behind the server's" in done.stderr and "timedatectl" in done.stderr
+
+
+def test_the_doctor_looks_at_everything(server):
+    fresh = server.json("swarm", "invite", "reef", "--expires", "1h")["link"]
+    found = {row["what"]: row for row in server.json("swarm", "doctor", fresh)}
+    assert set(found) == {"swarm", "shoal", "torch", "hivemind", "numpy", "clock", "disk", "route", "tcp", "reach"}
+    assert not any(row["fatal"] for row in found.values())
+
+
+@takes_minutes
+def test_stopping_ends_the_keeper(server):
+    server.cli("swarm", "stop", "reef")
+    until(server, "reef", lambda swarm: swarm.keeper.pid is None)
+    left = [p for p in server.processes() if str(server.home / "swarms") in p.environ().get("SHOAL_NODE_DIR", "")]
+    assert not left
+
+
+def test_everyone_is_killed_and_the_swarm_goes_on_from_its_last_checkpoint(server):
+    """With the real engine."""
+    terms = "--target-batch-size 16 --local-steps 5 --checkpoint-rounds 1 --checkpoint-every 5s".split()
+    made = create(server, "sums", EXAMPLE, *terms, entry="train.py --steps 100000 --batch-size 8".split())
+    first = Joined(server, made["link"], "first")
+    swarm = until(server, "sums", lambda swarm: swarm.checkpoint is not None)
+    below = first.below()
+    first.process.kill()
+    psutil.Process(swarm.keeper.pid).kill()
+    assert not psutil.wait_procs(below[1:], timeout=20)[1], "a trainer lives on"
+    first.end()
+    with server.client() as client:
+        kept = client.swarms.checkpoints("sums")[-1]
+    resumed = server.json("swarm", "resume", "sums", "--force")
+    assert resumed["run_id"] != swarm.run_id and resumed["checkpoint"] == kept.name
+    second = Joined(server, resumed["link"], "second")
+    swarm = until(server, "sums", lambda swarm: swarm.peers and swarm.performance)
+    assert swarm.round >= kept.step, "it began anew"
+    swarm = until(server, "sums", lambda swarm: swarm.round > kept.step + 1)
+    assert swarm.loss < 2 * kept.train_loss
+    server.cli("swarm", "stop", "sums")
+    code, said = second.end()
+    assert code == 0 and "The swarm has stopped" in said
