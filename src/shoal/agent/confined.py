@@ -1,0 +1,98 @@
+"""The last steps into a sandbox, run as a file by `python -I -S`: groups, mounts, user, then bubblewrap. Built-in modules only.
+
+`confined.py ORDER ARGV…`, where ORDER is a JSON file {entries, stage, hosts, uid, limits, bwrap, landlock}. The order of
+the steps matters: whoever gives up its user first can no longer enter groups, and a mount must be made while we still may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sys
+
+_CLONE_NEWNS = 0x00020000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_LIMITS = {"core": resource.RLIMIT_CORE, "fsize": resource.RLIMIT_FSIZE, "nofile": resource.RLIMIT_NOFILE}
+_LIMITS |= {"nproc": resource.RLIMIT_NPROC}
+
+
+def main(order_file: str, argv: list[str]) -> None:
+    with open(order_file) as file:  # noqa: PTH123
+        order = json.load(file)
+    # Now, since another user may not be able to read where Python lives.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    import landlock  # type: ignore[import-not-found]
+    import seccomp  # type: ignore[import-not-found]
+
+    for entry in order["entries"]:
+        with open(entry, "w") as file:  # noqa: PTH123
+            file.write("0")
+    if order["stage"]:
+        _stage(order["stage"], order["hosts"])
+    for name, value in order["limits"].items():
+        hard = resource.getrlimit(_LIMITS[name])[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(_LIMITS[name], (value, value))
+    if order["uid"] is not None:
+        _become(order["uid"])
+    _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if order["bwrap"]:
+        argv = [*order["bwrap"], "--seccomp", str(_readable(seccomp.program())), "--", *argv]
+    else:
+        os.chdir(order["landlock"]["home"])
+        landlock.restrict(order["landlock"]["read"], order["landlock"]["write"])
+        seccomp.apply()
+    os.execv(argv[0], argv)  # noqa: S606  looking for it would import more
+
+
+def _stage(stage: str, hosts: list[str]) -> None:
+    """What lies in folders only root may enter is brought where the sandbox's user can reach it, in a list of mounts of our own."""
+    libc = _libc()
+    _check(libc.unshare(_CLONE_NEWNS), "unshare")
+    _check(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount")
+    _check(libc.mount(b"tmpfs", stage.encode(), b"tmpfs", 0, b"mode=755,size=1m"), stage)
+    for number, host in enumerate(hosts):
+        place = f"{stage}/{number}"
+        if os.path.isdir(host):  # noqa: PTH112
+            os.mkdir(place)  # noqa: PTH102
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
+        _check(libc.mount(os.fsencode(host), place.encode(), None, _MS_BIND | _MS_REC, None), host)
+
+
+def _become(uid: int) -> None:
+    """That user, and the group of the same number."""
+    for capability in range(64):
+        _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor it can be read from by the program we become."""
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    os.write(write, data)
+    os.close(write)
+    return read
+
+
+def _check(answer: int, what: str) -> None:
+    if answer:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"the sandbox cannot be entered: {error}")

@@ -1,0 +1,166 @@
+"""The SSH server of a lease, its worker inside the sandbox: shells, commands, files and forwarding for whom the gateway brings.
+
+It listens on a socket in the folder shared with the agent, so that it needs no network at all; what it may do is what the
+sandbox lets it do. Run as `python -m shoal.agent.lease_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pwd
+import signal
+import socket
+import struct
+import sys
+import termios
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from shoal.agent.wire import LEASE_SOCKET
+
+SERVER_ENV = "SHOAL_LEASE_SERVER"
+"""{host_key, keys}: who we are, and who may come."""
+HOME_ENV = "SHOAL_LEASE_HOME"
+_LAST_OUTPUT_S = 0.5
+"""After a shell has ended, for what it wrote last; what it left in the background may hold its terminal for ever."""
+_NOT_FOUND = 127
+
+
+async def serve(order: dict[str, Any], folder: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # By way of an open folder: the path of a socket must be shorter than those of folders may be.
+    path = Path(f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}/{LEASE_SOCKET}")
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    listener.bind(str(aside))
+    acceptor = await asyncssh.listen(
+        sock=listener,
+        server_factory=_Server,
+        server_host_keys=[asyncssh.import_private_key(order["host_key"])],
+        authorized_client_keys=asyncssh.import_authorized_keys("\n".join(order["keys"])),
+        process_factory=_run,
+        sftp_factory=True,
+        allow_scp=True,
+        encoding=None,
+        line_editor=False,
+        agent_forwarding=False,
+        gss_host=None,
+        config=None,
+    )
+    aside.rename(path)  # whoever sees it can connect
+    await acceptor.wait_closed()
+
+
+class _Server(asyncssh.SSHServer):
+    """Whoever has the key may do all that can be done in here."""
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        return True
+
+    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+        return True
+
+    def unix_connection_requested(self, dest_path: str) -> bool:
+        return True
+
+
+async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    if process.subsystem is not None:
+        process.exit(_NOT_FOUND)
+        return
+    shell = _shell()
+    # A dash before its name is what makes it a login shell.
+    argv = [f"-{Path(shell).name}"] if process.command is None else [shell, "-c", process.command]
+    try:
+        start = _on_terminal if process.term_type else _on_pipes
+        code = await start(process, shell, argv)
+    except OSError as error:
+        process.stderr.write(f"cannot start {shell}: {error.strerror}\r\n".encode())
+        process.exit(_NOT_FOUND)
+        return
+    if code < 0:
+        process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+    else:
+        process.exit(code)
+    await process.wait_closed()
+
+
+async def _on_pipes(process: asyncssh.SSHServerProcess[bytes], shell: str, argv: list[str]) -> int:
+    child = await asyncio.create_subprocess_exec(
+        *argv,
+        executable=shell,
+        env=_env(process),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    await process.stdout.drain()
+    await process.stderr.drain()
+    return await child.wait()
+
+
+async def _on_terminal(process: asyncssh.SSHServerProcess[bytes], shell: str, argv: list[str]) -> int:
+    ours, theirs = os.openpty()
+    width, height, pix_width, pix_height = process.term_size
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, pix_width, pix_height))
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *argv,
+            executable=shell,
+            env=_env(process) | {"TERM": process.term_type or "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+    finally:
+        os.close(theirs)
+    await process.redirect(stdin=os.dup(ours), stdout=ours)
+    ends = [asyncio.ensure_future(child.wait()), asyncio.ensure_future(process.channel.wait_closed())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if not ends[0].done():
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGHUP)
+    ends[1].cancel()
+    code = await ends[0]
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.stdout.drain(), _LAST_OUTPUT_S)
+    return int(code or 0)
+
+
+def _shell() -> str:
+    with suppress(KeyError):
+        found = pwd.getpwuid(os.getuid()).pw_shell
+        if found and os.access(found, os.X_OK) and not found.endswith(("nologin", "false")):
+            return found
+    return next(s for s in ("/bin/bash", "/bin/sh") if os.access(s, os.X_OK))
+
+
+def _env(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
+    asked = {_text(k): _text(v) for k, v in dict(process.env).items()}
+    return {**os.environ, **asked, "HOME": str(Path.cwd()), "SHELL": _shell()}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def main() -> int:
+    order = json.loads(os.environ.pop(SERVER_ENV))
+    if home := os.environ.pop(HOME_ENV, None):
+        os.chdir(home)
+    asyncio.run(serve(order, Path(os.environ["SHOAL_SPOOL"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

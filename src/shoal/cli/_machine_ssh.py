@@ -1,0 +1,181 @@
+"""`shoal machine ssh` and `cp`: OpenSSH's own programs, with a key made for the occasion and a certificate for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from shoal.cli._output import out
+from shoal.cli._session import connect
+from shoal.core.errors import NotAllowedNow, NotFound, ShoalError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from shoal.client import Client
+    from shoal.core.attach import AttachView
+    from shoal.core.leases import LeaseView
+
+_LOST = 255
+"""What ssh exits with when its connection is gone."""
+_PATIENCE_S = 600.0
+_PAUSE_S = 1.0
+_READY_S = 120.0
+
+
+def ssh(
+    lease: str,
+    /,
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    forward: Annotated[
+        list[str] | None, Parameter(name=("--forward", "-L"), negative=(), consume_multiple=False)
+    ] = None,
+) -> int:
+    """Open a shell on a lease, or run a command there; exits as it does.
+
+    Needs no key of yours: one is made, and the server signs it for a few
+    minutes. If the connection is lost, a shell is opened anew as soon as the
+    server is back.
+
+    For example:
+
+      shoal machine ssh box
+      shoal machine ssh box -- nvidia-smi -L
+      shoal machine ssh box -L 8888:localhost:8888
+
+    Parameters
+    ----------
+    lease
+        Its name or id.
+    command
+        After `--`: what to run there instead of a shell.
+    forward
+        PORT:HOST:PORT: a port here that leads to one there; may be given several times.
+    """
+    ports = [word for item in forward or () for word in ("-L", item)]
+    is_shell = not command and sys.stdin.isatty()
+    while True:
+        with connect() as client, opened(client, lease) as (view, options):
+            code = subprocess.run(
+                ["ssh", *options, *ports, f"{view.login}@{view.host}", *command], check=False
+            ).returncode
+            if code != _LOST or not is_shell or not _comes_back(client, view.id):
+                return code
+
+
+def cp(source: str, destination: str, /) -> int:
+    """Copy a file or a folder to a lease, or from one.
+
+    For example:
+
+      shoal machine cp train.py box:
+      shoal machine cp box:results ./results
+
+    Parameters
+    ----------
+    source
+        PATH here, or LEASE:PATH.
+    destination
+        LEASE:PATH, or PATH here.
+    """
+    (here, there), to_lease = _sides(source, destination)
+    lease, _, path = there.partition(":")
+    with connect() as client, opened(client, lease) as (view, options):
+        remote = f"{view.login}@{view.host}:{path}"
+        words = [here, remote] if to_lease else [remote, here]
+        return subprocess.run(["scp", "-r", "-q", *options, "--", *words], check=False).returncode
+
+
+@contextmanager
+def opened(client: Client, lease: str) -> Iterator[tuple[LeaseView, list[str]]]:
+    """A lease that can be used, and the options by which ssh and scp get in; good for a few minutes."""
+    demand_ssh()
+    view = client.leases.wait(lease, timeout_s=_READY_S)
+    if view.status != "running":
+        reason = f": {view.reason}" if view.reason else ""
+        hint = f"{out.prog} machine {'rent' if view.status == 'ended' else f'restart {view.name}'}"
+        raise NotAllowedNow(f"Lease '{view.name}' is {view.status}{reason}.", hint=hint)
+    with new_key() as (key, public):
+        signed = client.leases.certificate(view.id, public)
+        Path(f"{key}-cert.pub").write_text(signed.certificate + "\n")
+        yield view, options(view, key)
+
+
+def demand_ssh() -> None:
+    for program in ("ssh", "scp", "ssh-keygen"):
+        if shutil.which(program) is None:
+            raise NotFound(f"There is no `{program}` here.", hint="apt install openssh-client")
+
+
+@contextmanager
+def new_key() -> Iterator[tuple[Path, str]]:
+    """A key for the occasion: its file, in a folder of its own, and its public line."""
+    with tempfile.TemporaryDirectory(prefix="shoal-ssh-") as folder:
+        key = Path(folder) / "key"
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "shoal", "-f", str(key)]
+        subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
+        yield key, key.with_suffix(".pub").read_text()
+
+
+def options(view: LeaseView | AttachView, key: Path) -> list[str]:
+    """By which ssh and scp get in with that key, and know whom they meet."""
+    known = key.with_name("known_hosts")
+    known.write_text(f"[{view.host}]:{view.port} {view.host_key}\n{view.host} {view.host_key}\n")
+    settings = {
+        "Port": view.port,
+        "IdentityFile": key,
+        "IdentitiesOnly": "yes",
+        "PasswordAuthentication": "no",
+        "UserKnownHostsFile": known,
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "ServerAliveInterval": 5,
+        "ServerAliveCountMax": 3,
+        "LogLevel": "ERROR",
+    }
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+
+
+def _comes_back(client: Client, lease: str) -> bool:
+    """Wait for a server or a machine that is away for a while; False once the lease itself is over."""
+    out.say("The connection was lost. Ctrl-C gives up.")
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            view = client.leases.get(lease)
+            if view.status == "running":
+                return True
+            if view.status in ("ended", "offline"):
+                out.say(f"Lease '{view.name}' is {view.status}: {view.reason or ''}")
+                return False
+        except (Unreachable, OSError):
+            pass
+        except ShoalError as error:
+            out.error(error.message, hint=error.hint)
+            return False
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def _sides(source: str, destination: str) -> tuple[tuple[str, str], bool]:
+    """(here, LEASE:PATH), and whether it goes there."""
+    is_there = [_is_there(word) for word in (source, destination)]
+    if is_there == [False, True]:
+        return (source, destination), True
+    if is_there == [True, False]:
+        return (destination, source), False
+    problem = "Neither is on a lease." if not any(is_there) else "Both are on leases."
+    raise UsageError(problem, hint=f"{out.prog} machine cp FILE LEASE:PATH")
+
+
+def _is_there(word: str) -> bool:
+    """As scp tells them apart: a colon before any slash."""
+    head, colon, _ = word.partition(":")
+    return bool(colon) and "/" not in head and bool(head)

@@ -1,0 +1,24 @@
+"""Snapshots of leases."""
+
+from __future__ import annotations
+
+from shoal.client._http import segment
+from shoal.client._noun import WorkspaceNoun
+from shoal.core.snapshots import SnapshotView
+
+
+class Snapshots(WorkspaceNoun):
+    def list(self, lease: str | None = None) -> list[SnapshotView]:
+        """Newest first."""
+        return self._http.fetch(list[SnapshotView], self._path("snapshots"), lease=lease)
+
+    def ask(self, lease: str) -> None:
+        """Of one that runs; look for it in the list."""
+        self._http.send("POST", self._path("snapshots"), params={"lease": lease})
+
+    def get(self, snapshot: str) -> SnapshotView:
+        """By id, or the newest of the lease of that name."""
+        return self._http.fetch(SnapshotView, self._path("snapshots", segment(snapshot)))
+
+    def delete(self, snapshot: str) -> None:
+        self._http.send("DELETE", self._path("snapshots", segment(snapshot)))

@@ -1,0 +1,37 @@
+"""Shells inside running jobs, on the wire."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from shoal.core.leases import PublicKey
+from shoal.core.schema import Schema, View
+
+
+class AttachAsk(Schema):
+    public_key: PublicKey
+    """Made for the occasion: it opens this and nothing else."""
+    node: int = Field(default=0, ge=0)
+
+
+class AttachView(View):
+    login: str
+    host: str
+    port: int
+    host_key: str
+    """The gateway's public key."""
+    is_ready: bool
+    """False until the job's agent has opened the way: ask again."""
+
+
+class AttachFetch(Schema):
+    order: str = Field(max_length=64)
+
+
+class AttachOrder(View):
+    """What the agent needs to let people in."""
+
+    gateway_port: int
+    gateway_key: str
+    server: str
+    """For the SSH server: its own key, and who may come."""

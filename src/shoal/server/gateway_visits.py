@@ -1,0 +1,211 @@
+"""Who comes to the gateway, what opens it for them, and where their channels lead: for people into their lease, for agents nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, cast
+
+import asyncssh
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from shoal.agent.wire import GATEWAY_USER, LEASE_HOST, LEASE_PORT
+from shoal.core.errors import TooManyTries, Unreachable
+from shoal.server.gateway_relay import Session
+from shoal.server.services import lease_rows
+from shoal.server.services.lease_keys import private_text, public_line
+
+if TYPE_CHECKING:
+    from shoal.server.context import Context
+    from shoal.server.gateway import Gateway
+
+_KEEPALIVE_S, _KEEPALIVES = 15, 3
+_LOGIN_S = 30
+_MOST_KEYS = 20
+"""Keys one connection may try: an agent full of them is no attack."""
+_MOST_KNOCKING = 100
+"""Connections at once of those who have not shown yet who they are."""
+_LEAVE_S = 0.3
+
+
+async def listen(ctx: Context, gateway: Gateway, listener: socket.socket) -> asyncssh.SSHAcceptor:
+    return await asyncssh.listen(
+        sock=listener,
+        server_factory=lambda: Visit(ctx, gateway),
+        server_host_keys=[_imported(ctx.ssh_keys.host)],
+        encoding=None,
+        line_editor=False,
+        agent_forwarding=False,
+        x11_forwarding=False,
+        allow_scp=False,
+        gss_host=None,
+        login_timeout=_LOGIN_S,
+        keepalive_interval=_KEEPALIVE_S,
+        keepalive_count_max=_KEEPALIVES,
+        config=None,
+    )
+
+
+class Visit(asyncssh.SSHServer):
+    """One connection. Whoever it is counts as failed until they have shown that they may come in."""
+
+    def __init__(self, ctx: Context, gateway: Gateway):
+        self._ctx, self._gateway = ctx, gateway
+        self.opening: lease_rows.Opening | None = None
+        """What they want to enter; theirs only once `auth_completed`."""
+        self.terminals: set[asyncssh.SSHServerProcess[bytes]] = set()
+        self._agent_of: str | None = None
+        self._keys_tried = 0
+        self._inner: asyncssh.SSHClientConnection | None = None
+        self._lock = asyncio.Lock()
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._conn = conn
+        if len(self._gateway.knocking) >= _MOST_KNOCKING:
+            conn.abort()
+        self._gateway.knocking.add(self)
+        self._address = str((conn.get_extra_info("peername") or ("",))[0])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gateway.knocking.discard(self)
+        if self.opening is not None:
+            self._gateway.visits[self.opening.lease_id].discard(self)
+        if self._agent_of is not None and self._gateway.tunnels.get(self._agent_of) is self._conn:
+            del self._gateway.tunnels[self._agent_of]
+        if self._inner is not None:
+            self._inner.close()
+
+    async def begin_auth(self, username: str) -> bool:
+        self._login, self.opening = username, None
+        if username != GATEWAY_USER:
+            self._count()
+            self.opening = await asyncio.to_thread(lease_rows.opening, self._ctx, username)
+        return True
+
+    def auth_completed(self) -> None:
+        self._gateway.knocking.discard(self)
+        if self.opening is not None:
+            self._gateway.tries.forgive(email=self._who, address=self._address)
+            self._gateway.visits[self.opening.lease_id].add(self)
+
+    def public_key_auth_supported(self) -> bool:
+        return self._login != GATEWAY_USER
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        self._keys_tried += 1
+        if self._keys_tried > _MOST_KEYS:
+            raise asyncssh.PermissionDenied("Too many keys. Say which one to use: ssh -i FILE -o IdentitiesOnly=yes")
+        return self.opening is not None and _line(key) in self.opening.ssh_keys
+
+    def validate_ca_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return self.opening is not None and _line(key) == public_line(self._ctx.ssh_keys.authority)
+
+    def password_auth_supported(self) -> bool:
+        # Said to everybody alike: who has a password, and whether there is such a lease, is nobody's business.
+        return self._login == GATEWAY_USER or self._ctx.settings.ssh_passwords
+
+    async def validate_password(self, username: str, password: str) -> bool:
+        if username == GATEWAY_USER:
+            self._agent_of = await asyncio.to_thread(lease_rows.of_agent, self._ctx, password)
+            return self._agent_of is not None
+        self._count()
+        hashed = self.opening.password_hash if self.opening else None
+        try:
+            return await asyncio.to_thread(self._ctx.guards.passwords.verify, hashed, password)
+        except Unreachable:
+            return False
+
+    def session_requested(self) -> Any:
+        return self.opening is not None and Session(self)
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
+        if self.opening is None:
+            return False
+        if (dest_host, dest_port) == (self.opening.login, 22):  # `ssh -J`: end to end, we see nothing of it
+            return self._conn.forward_tunneled_connection(cast(Any, self._tunnel()), LEASE_HOST, LEASE_PORT)
+        return self._forward(dest_host, dest_port)
+
+    def unix_connection_requested(self, dest_path: str) -> Any:
+        return self.opening is not None and self._forward_unix(dest_path)
+
+    def server_requested(self, listen_host: str, listen_port: int) -> Any:
+        if self.opening is not None:
+            return self._listen_inside(listen_host, listen_port)
+        if self._agent_of is None or (listen_host, listen_port) != (LEASE_HOST, LEASE_PORT):
+            return False
+        self._gateway.tunnels[self._agent_of] = self._conn
+        return asyncssh.SSHListener()
+
+    async def inner(self) -> asyncssh.SSHClientConnection:
+        """The same person's connection to the SSH server of the lease."""
+        assert self.opening is not None  # noqa: S101
+        async with self._lock:
+            if self._inner is None or self._inner.is_closed():
+                self._inner = await asyncssh.connect(
+                    LEASE_HOST,
+                    LEASE_PORT,
+                    tunnel=cast(Any, self._tunnel()),
+                    username=self.opening.login,
+                    known_hosts=([asyncssh.import_public_key(self.opening.host_public_key)], [], []),
+                    client_keys=[_imported(self._ctx.ssh_keys.client)],
+                    agent_path=None,
+                    login_timeout=_LOGIN_S,
+                    config=None,
+                )
+            return self._inner
+
+    def tell(self, text: str) -> None:
+        for terminal in self.terminals:
+            terminal.stdout.write(f"\r\n[shoal] {text}\r\n".encode())
+
+    def leave(self, why: str) -> None:
+        """Told, and gone in a moment whether they have heard it or not."""
+        self._conn.disconnect(asyncssh.DISC_BY_APPLICATION, why)
+        asyncio.get_running_loop().call_later(_LEAVE_S, self._conn.abort)
+        if self._inner is not None:
+            self._inner.abort()
+
+    @property
+    def _who(self) -> str:
+        """By address too, so that nobody can lock another out by failing for them."""
+        return f"{self._login} {self._address}"
+
+    def _count(self) -> None:
+        try:
+            self._gateway.tries.begin(email=self._who, address=self._address)
+        except TooManyTries as error:
+            raise asyncssh.PermissionDenied(error.message) from None
+
+    def _tunnel(self) -> asyncssh.SSHServerConnection:
+        assert self.opening is not None  # noqa: S101
+        tunnel = self._gateway.tunnels.get(self.opening.lease_id)
+        if tunnel is None:
+            raise asyncssh.ChannelOpenError(
+                asyncssh.OPEN_CONNECT_FAILED,
+                f"lease '{self.opening.name}' is offline; see: shoal machine list, shoal machine restart {self.opening.name}",
+            )
+        return tunnel
+
+    async def _forward(self, host: str, port: int) -> Any:
+        return await self._conn.forward_tunneled_connection(await self.inner(), host, port)
+
+    async def _forward_unix(self, path: str) -> Any:
+        return await self._conn.forward_tunneled_unix_connection(await self.inner(), path)
+
+    async def _listen_inside(self, host: str, port: int) -> asyncssh.SSHListener:
+        """`ssh -R`: a port inside the lease that leads to the person."""
+        inner = await self.inner()
+
+        def back(orig_host: str, orig_port: int) -> Awaitable[Any]:
+            return self._conn.forward_tunneled_connection(cast(Any, self._conn), host, port)
+
+        return await inner.create_server(cast(Any, back), host, port)
+
+
+def _line(key: asyncssh.SSHKey) -> str:
+    return " ".join(key.export_public_key("openssh").decode().split()[:2])
+
+
+def _imported(key: Ed25519PrivateKey) -> asyncssh.SSHKey:
+    return asyncssh.import_private_key(private_text(key))

@@ -1,0 +1,96 @@
+"""The time of leases: each ends when it is over, and its person is reminded before. One thread, woken by every change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.durations import duration
+from shoal.core.errors import ShoalError
+from shoal.core.schema import utcnow
+from shoal.server.context import Context
+from shoal.server.models.jobs import Job
+from shoal.server.models.leases import Lease
+from shoal.server.services import lease_rows
+from shoal.server.services.events import tell
+
+logger = logging.getLogger(__name__)
+
+REMINDERS_S = (86_400, 3_600, 600)
+OVER = "its time was over"
+_LONGEST_WAIT_S = 30.0
+"""The wall clock may be set meanwhile."""
+
+
+class LeaseClock:
+    def __init__(self, ctx: Context):
+        self._ctx = ctx
+        self._thread = threading.Thread(target=self._run, name="lease clock", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After `live.close()`."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ctx.live.closing:
+            self._ctx.live.leases.clear()
+            try:
+                wait_s = self.look(utcnow())
+            except ShoalError as error:
+                logger.warning("leases: %s", error)
+                wait_s = 1.0
+            except Exception:
+                logger.exception("leases")
+                wait_s = 1.0
+            self._ctx.live.leases.wait(wait_s)
+
+    def look(self, now: datetime) -> float:
+        """End what is over, remind of what soon will be; seconds until there is more to do."""
+        running = select(Lease).where(Lease.ended_at.is_(None), Lease.expires_at.is_not(None))
+        with self._ctx.db.read() as session:
+            leases = list(session.scalars(running))
+        moments = [now + timedelta(seconds=_LONGEST_WAIT_S)]
+        for lease in leases:
+            expires = lease.expires_at or now
+            if expires <= now:
+                self._end(lease.id, lease.job_id)
+                continue
+            moments.append(expires)
+            left_s = (expires - now).total_seconds()
+            if (due := due_reminder(lease.time_s, left_s, lease.reminded_s)) is not None:
+                self._remind(lease, due, left_s)
+            moments += [m for r in REMINDERS_S if (m := expires - timedelta(seconds=r)) > now]
+        return max(0.0, (min(moments) - utcnow()).total_seconds())
+
+    def _end(self, lease_id: str, job_id: str) -> None:
+        # Nobody gets in or stays in from now on, whatever becomes of the rest.
+        self._ctx.gateway.drop(lease_id)
+        self._ctx.db.write(lambda session: lease_rows.end(session, session.get_one(Lease, lease_id), OVER))
+        self._ctx.live.job_changed(job_id, schedule=True)
+
+    def _remind(self, lease: Lease, due: int, left_s: float) -> None:
+        text = f"lease '{lease.name}' ends in {duration(left_s)}; to go on: shoal machine extend {lease.name} --time 8h"
+
+        def work(session: Session) -> None:
+            row = session.get_one(Lease, lease.id)
+            row.reminded_s = due
+            tell(session, session.get_one(Job, row.job_id), "ends_soon", text)
+
+        self._ctx.db.write(work)
+        self._ctx.gateway.tell(lease.id, text)
+        self._ctx.live.job_changed(lease.job_id)
+
+
+def due_reminder(time_s: int, left_s: float, reminded_s: int | None) -> int | None:
+    """The one to give now: the nearest that has come, once. Not one that held when the lease began."""
+    come = [r for r in REMINDERS_S if left_s <= r < time_s]
+    if not come or (reminded_s is not None and reminded_s <= min(come)):
+        return None
+    return min(come)

@@ -1,0 +1,92 @@
+"""Keys of the SSH gateway: those it is known by, and certificates that open a lease for a few minutes."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    SSHCertificateBuilder,
+    SSHCertificateType,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+from shoal.core.errors import Corrupt, InvalidSpec
+from shoal.core.private import write_private
+from shoal.core.schema import utcnow
+
+CERTIFICATE_LIFE = timedelta(minutes=5)
+_SKEW = timedelta(minutes=1)
+"""By so much may the clock of whoever checks it be behind."""
+_EXTENSIONS = ("permit-port-forwarding", "permit-pty")
+
+
+def new_key() -> tuple[str, str]:
+    """A private key as OpenSSH writes it, and its public line."""
+    key = Ed25519PrivateKey.generate()
+    return private_text(key), public_line(key)
+
+
+def private_text(key: Ed25519PrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+
+
+def public_line(key: Ed25519PrivateKey) -> str:
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+class Keyring:
+    """Made when first needed, kept for ever: people's known_hosts hold one of them."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    @cached_property
+    def host(self) -> Ed25519PrivateKey:
+        """What the gateway shows to whoever connects."""
+        return self._key("ssh_host.key")
+
+    @cached_property
+    def client(self) -> Ed25519PrivateKey:
+        """What leases know the gateway by."""
+        return self._key("ssh_client.key")
+
+    @cached_property
+    def authority(self) -> Ed25519PrivateKey:
+        """What certificates are signed with."""
+        return self._key("ssh_ca.key")
+
+    def certify(self, public_key: str, *, login: str, who: str, until: datetime | None) -> tuple[str, datetime]:
+        """A certificate for this one lease, good for minutes, and when it ends."""
+        now = utcnow()
+        ends = min(now + CERTIFICATE_LIFE, until or now + CERTIFICATE_LIFE)
+        try:
+            builder = SSHCertificateBuilder().public_key(load_ssh_public_key(public_key.encode()))  # type: ignore[arg-type]
+        except Exception:  # whatever the library makes of a stranger's bytes
+            raise InvalidSpec("No certificate can be made for this key.", hint="ssh-keygen -t ed25519") from None
+        builder = builder.serial(secrets.randbits(63)).type(SSHCertificateType.USER).key_id(f"{who} {login}".encode())
+        builder = builder.valid_principals([login.encode()])
+        builder = builder.valid_after((now - _SKEW).timestamp()).valid_before(ends.timestamp())
+        for name in _EXTENSIONS:
+            builder = builder.add_extension(name.encode(), b"")
+        return builder.sign(self.authority).public_bytes().decode(), ends
+
+    def _key(self, name: str) -> Ed25519PrivateKey:
+        path = self._folder / name
+        with self._lock:  # two who need it first at once must not each make one
+            if not path.exists():
+                write_private(path, new_key()[0], durable=True)
+        key = load_ssh_private_key(path.read_bytes(), None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise Corrupt(f"{path} is not a key of the gateway's.")
+        return key

@@ -1,0 +1,123 @@
+"""The page of rented machines: how each is reached, how strong its sandbox is, what is left when it has ended."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from web_browser import Browser
+
+from shoal.core.artifacts import FileEntry, Manifest
+from shoal.core.leases import LeaseAsk
+from shoal.core.people import Role
+from shoal.core.schema import utcnow
+from shoal.core.snapshots import SnapshotCommit
+from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.leases import Lease
+from shoal.server.policy import AgentIdentity
+from shoal.server.services import leases, snapshots
+from shoal.testing.server import add_member, add_node, add_person
+
+LEASES = "/w/default/leases"
+
+
+@pytest.fixture
+def gateway(ctx, monkeypatch):
+    """As if people could come in; what they would find is none of these tests' business."""
+    monkeypatch.setattr(ctx.gateway, "demand", lambda: None)
+    monkeypatch.setattr(ctx.gateway, "is_installed", lambda: True)
+    ctx.gateway.port = 2222
+
+
+@pytest.fixture
+def rented(ctx, anna, gateway):
+    """One that runs."""
+    lease = leases.rent(ctx, anna.access(), LeaseAsk(name="box"))
+    with ctx.db.read() as session:
+        job_id = session.get_one(Lease, lease.id).job_id
+    add_node(ctx, job_id)
+    ctx.db.write(lambda session: setattr(session.get_one(Job, job_id), "state", "running"))
+    set_left(ctx, lease.id, timedelta(days=2))
+    set_sandbox(ctx, "bubblewrap, S3")
+    return lease
+
+
+def set_left(ctx, lease_id, left):
+    ctx.db.write(lambda session: setattr(session.get_one(Lease, lease_id), "expires_at", utcnow() + left))
+
+
+def set_sandbox(ctx, paths):
+    ctx.db.write(lambda session: setattr(session.scalars(select(Node)).one(), "paths", paths))
+
+
+def test_a_lease_shows_how_strong_its_sandbox_is_and_what_it_lacks(ctx, browser, rented):
+    page = browser.get(LEASES).text
+    assert "box" in page and ">S3<" in page and "key only" in page
+    set_sandbox(ctx, "bubblewrap, S2: no limits of memory and processes (Read-only file system)")
+    page = browser.get(LEASES).text
+    assert ">S2<" in page and "S2: no limits of memory and processes" in page
+
+
+def test_time_that_is_nearly_over_is_red(ctx, browser, rented):
+    assert 'class="nowrap bad"' not in browser.get(LEASES).text
+    set_left(ctx, rented.id, timedelta(hours=5))
+    assert 'class="nowrap bad"' in browser.get(LEASES).text
+
+
+def test_renting_extending_and_releasing_by_the_form(ctx, browser, anna, gateway):
+    made = browser.post(LEASES, {"name": "mine", "accels": "1", "time_s": "3600", "ssh_keys": "\n"})
+    assert made.status_code == 201 and "mine" in made.text
+    [lease] = leases.list_leases(ctx, anna.access())
+    assert lease.name == "mine" and not lease.has_password
+    assert browser.post(f"{LEASES}/{lease.id}/extend", {"time_s": "3600"}).status_code in (204, 303)
+    with ctx.db.read() as session:
+        assert session.get_one(Lease, lease.id).time_s == 7200
+    browser.post(f"{LEASES}/{lease.id}/release", {})
+    assert leases.get(ctx, anna.access(), lease.id).status == "ended"
+    assert "1 lease ended within a day" in browser.get(LEASES).text
+
+
+def test_a_bad_key_is_refused_and_nothing_is_rented(ctx, browser, anna, gateway):
+    answer = browser.post(LEASES, {"accels": "1", "ssh_keys": "not a key"})
+    assert answer.status_code == 422 and "ssh-ed25519" in answer.text
+    assert leases.list_leases(ctx, anna.access()) == []
+
+
+def test_what_a_lease_left_behind_can_be_gone_on_with_or_removed(ctx, browser, anna, rented):
+    with ctx.db.read() as session:
+        attempt = session.scalars(select(Attempt)).one()
+        who = AgentIdentity(attempt.job_id, attempt.id, attempt.number, 0)
+    tree = Manifest(files=[FileEntry(path="tree.json", size=0, chunks=[])])
+    taken = snapshots.capture(ctx, who, SnapshotCommit(manifest=tree, skipped=["<b>pipe</b> is no file"])).snapshot
+    page = browser.get(LEASES).text
+    assert f"shoal machine restore {taken.id}" in page and "&lt;b&gt;pipe" in page and "<b>pipe" not in page
+    again = leases.rent(ctx, anna.access(), LeaseAsk(name="again", restore="box"))
+    with ctx.db.read() as session:
+        job_id = session.get_one(Lease, again.id).job_id
+        assert {"path": "/snapshot", "name": taken.id, "manifest_id": taken.tree_hash} in session.get_one(
+            Job, job_id
+        ).inputs
+    browser.post(f"{LEASES}/snapshots/{taken.id}/delete", {})
+    assert snapshots.list_snapshots(ctx, anna.access()) == []
+
+
+def test_a_snapshot_is_gone_when_its_days_are_over(ctx, anna, rented):
+    with ctx.db.read() as session:
+        attempt = session.scalars(select(Attempt)).one()
+        who = AgentIdentity(attempt.job_id, attempt.id, attempt.number, 0)
+    taken = snapshots.capture(ctx, who, SnapshotCommit(manifest=Manifest(files=[]))).snapshot
+    assert timedelta(days=13) < taken.expires_at - utcnow() <= timedelta(days=14)
+    ctx.db.write(lambda s: setattr(s.get_one(snapshots.Snapshot, taken.id), "expires_at", utcnow()))
+    assert snapshots.list_snapshots(ctx, anna.access()) == []
+    snapshots.drop_expired(ctx)
+    with ctx.db.read() as session:
+        assert session.get(snapshots.Snapshot, taken.id) is None
+
+
+def test_viewers_look_and_change_nothing(app, ctx, anna, rented):
+    viewer = add_person(ctx, "vera@example.org")
+    add_member(ctx, anna.workspace_id, viewer, Role.VIEWER)
+    seen = Browser(app).enter(ctx, viewer)
+    base = f"/w/{anna.workspace_id}/leases"
+    page = seen.get(base)
+    assert page.status_code == 200 and "Release" not in page.text and "Rent a machine" not in page.text
+    assert seen.post(f"{base}/{rented.id}/release", {}).status_code == 403
