@@ -16,12 +16,25 @@ from shoal.core.agents import Launch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
+    """What is None holds for the server's own machine."""
+
     name: str
     kind: str
     """cpu, cuda, rocm or xpu."""
     slots: int
     state: str = "up"
+    """up, draining (what runs there goes on, nothing new starts) or lost."""
     problems: list[str] = field(default_factory=list)
+    address: str | None = None
+    home: str | None = None
+    """Shoal's directory there, with nodes/ and cache/ in it."""
+    python: str | None = None
+    """The runtime interpreter there."""
+    url: str | None = None
+    """This server, as that machine sees it."""
+    cores: int | None = None
+    devices: tuple[int, ...] = ()
+    """The accelerator behind each slot; empty: slot N is accelerator N."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +43,8 @@ class Gang:
 
     attempt_id: str
     nodes: list[Launch]
+    exclude: tuple[str, ...] = ()
+    """Machines it must not or had better not run on, for engines that choose by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +56,8 @@ class Command:
 
 
 class AgentState(StrEnum):
+    WAITING = "waiting"
+    """In the queue of an engine that has one: not started yet."""
     ALIVE = "alive"
     GONE = "gone"
     """It ran on this engine and is no more."""
@@ -67,6 +84,10 @@ class Engine(ABC):
     @abstractmethod
     def status(self, attempt_id: str, node: int) -> AgentState: ...
 
+    def waits(self, attempt_id: str) -> str | None:
+        """Why its agents have not started yet, in words for people; None unless they wait in a queue of the engine's own."""
+        return None
+
     @abstractmethod
     def salvage(self, attempt_id: str, node: int) -> None:
         """An agent is gone without a last word: end what it left running and deliver what it had to say. Returns at once."""
@@ -82,3 +103,7 @@ class Engine(ABC):
     @abstractmethod
     def clean(self, attempt_id: str) -> None:
         """Remove what an ended attempt left on the machines' disks."""
+
+    def close(self) -> None:
+        """Let go of what this process holds for it; agents stay."""
+        return

@@ -6,7 +6,6 @@ An agent lives in a session of its own, so it outlives the server; its directory
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -20,13 +19,15 @@ from pathlib import Path
 import psutil
 
 from shoal.core.agents import Launch
-from shoal.core.boot import boot_id
+from shoal.core.private import write_private
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.engines.identity import holder
 from shoal.engines.nursery import Nursery, WarmAgent
 from shoal.engines.slots import detect
 
 logger = logging.getLogger(__name__)
 MACHINE = "local"
+_SIGNATURE, _LAUNCH = "agent.json", "launch.json"
 
 
 class LocalEngine(Engine):
@@ -35,12 +36,16 @@ class LocalEngine(Engine):
         nodes_dir: Path,
         *,
         slots: int = 0,
+        machine: str = MACHINE,
         python: str = sys.executable,
         agent_env: dict[str, str] | None = None,
         nursery: Nursery | None = None,
     ):
-        """`nursery`: where agents with a single worker come from when it is warm."""
-        self._nodes_dir = nodes_dir
+        """`nursery`: where agents with a single worker come from when it is warm.
+
+        By another name than `local` it passes for another machine, whose home is where `nodes_dir` is.
+        """
+        self._nodes_dir, self._machine = nodes_dir, machine
         self._python = python
         self._agent_env = agent_env or {}
         self._nursery = nursery
@@ -57,7 +62,8 @@ class LocalEngine(Engine):
         return problems
 
     def capacity(self) -> list[Machine]:
-        return [Machine(name=MACHINE, kind=self._kind, slots=self._slots, problems=self.probe())]
+        home = None if self._machine == MACHINE else str(self._nodes_dir.parent)
+        return [Machine(name=self._machine, kind=self._kind, slots=self._slots, problems=self.probe(), home=home)]
 
     def plan(self, gang: Gang) -> list[Command]:
         return [
@@ -88,9 +94,10 @@ class LocalEngine(Engine):
             if child is not None:
                 return AgentState.ALIVE if child.poll() is None else AgentState.GONE
         directory = self._dir(attempt_id, node)
-        if not directory.is_dir():
-            return AgentState.UNKNOWN
-        return AgentState.ALIVE if _identify(directory) else AgentState.GONE
+        if holder(directory / _SIGNATURE):
+            return AgentState.ALIVE
+        # A server that died before it had written that file has started nothing.
+        return AgentState.GONE if (directory / _LAUNCH).is_file() else AgentState.UNKNOWN
 
     def salvage(self, attempt_id: str, node: int) -> None:
         key, directory = (attempt_id, node), self._dir(attempt_id, node)
@@ -110,7 +117,7 @@ class LocalEngine(Engine):
     def adopt(self) -> set[str]:
         if not self._nodes_dir.is_dir():
             return set()
-        return {d.name.rpartition(".")[0] for d in self._nodes_dir.iterdir() if _identify(d)}
+        return {d.name.rpartition(".")[0] for d in self._nodes_dir.iterdir() if holder(d / _SIGNATURE)}
 
     def clean(self, attempt_id: str) -> None:
         for directory in self._nodes_dir.glob(f"{attempt_id}.*"):
@@ -124,14 +131,10 @@ class LocalEngine(Engine):
         return self._nodes_dir / f"{attempt_id}.{node}"
 
     def _launch_file(self, launch: Launch) -> Path:
-        return Path(launch.work_dir) / "launch.json"
+        return Path(launch.work_dir) / _LAUNCH
 
     def _write_launch(self, launch: Launch) -> None:
-        path = self._launch_file(launch)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(launch.model_dump_json())
+        write_private(self._launch_file(launch), launch.model_dump_json())
 
     def _warm_agent(self, gang: Gang) -> WarmAgent | None:
         [launch] = gang.nodes if len(gang.nodes) == 1 else [None]
@@ -154,20 +157,9 @@ class LocalEngine(Engine):
             if child is not None:
                 child.kill()
                 child.wait()
-            elif agent := _identify(self._dir(attempt_id, node)):
+            elif agent := holder(self._dir(attempt_id, node) / _SIGNATURE):
                 agent.send_signal(signal.SIGKILL)
                 agent.wait(timeout=10)
-
-
-def _identify(directory: Path) -> psutil.Process | None:
-    """The live agent of a node directory; None if dead, or if its pid now belongs to somebody else."""
-    try:
-        who = json.loads((directory / "agent.json").read_text())
-        process = psutil.Process(who["pid"])
-        same = who["boot_id"] == boot_id() and abs(process.create_time() - who["create_time"]) < 1.0
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (OSError, ValueError, KeyError, psutil.Error):
-        return None
 
 
 def _existing(path: Path) -> Path:

@@ -16,9 +16,10 @@ def detect(setting: int = 0) -> tuple[str, int]:
     return "cpu", setting or max(1, (os.cpu_count() or 1) // 2)
 
 
-def cpu_threads(kind: str, slots: int) -> int:
-    """Threads a worker may use so that a full machine is not over-subscribed."""
-    return max(1, (os.cpu_count() or 1) // slots) if kind == "cpu" else max(1, min(8, (os.cpu_count() or 1) // slots))
+def cpu_threads(kind: str, slots: int, cores: int | None = None) -> int:
+    """Threads a worker may use so that a full machine (this one, unless its cores are given) is not over-subscribed."""
+    share = max(1, (cores or os.cpu_count() or 1) // slots)
+    return share if kind == "cpu" else min(8, share)
 
 
 def _cuda() -> int:

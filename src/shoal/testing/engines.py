@@ -6,15 +6,50 @@ about starting, finding and ending processes, not about training.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import psutil
 
 from shoal.core.agents import Launch
 from shoal.engines.base import AgentState, Engine, Gang
 
+_STAND_IN = """
+import json, os, pathlib, signal, sys, psutil
+from shoal.core.boot import boot_id
+if "--salvage" not in sys.argv:
+    me = psutil.Process()
+    pathlib.Path("agent.json").write_text(json.dumps({"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}))
+    signal.pause()
+"""
 
-def make_gang(root: Path, attempt_id: str = "att_test", num_nodes: int = 2) -> Gang:
+
+def stand_in(folder: Path) -> str:
+    """An interpreter whose `-m shoal.agent` says who it is, as an agent does, and then waits to be ended; a salvage ends at once."""
+    script, python = folder / "agent.py", folder / "python"
+    script.write_text(_STAND_IN)
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def stand_ins_of(folder: Path) -> list[psutil.Process]:
+    """Those that live now, on this machine or on hosts that are namespaces of it."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and str(folder / "agent.py") in line:
+            found.append(process)
+    return found
+
+
+def make_gang(
+    root: Path, attempt_id: str = "att_test", num_nodes: int = 2, *, machines: Mapping[str, Path] | None = None
+) -> Gang:
+    """`machines`: name → directory of nodes, to be taken in turn; without, all is on `local` and below `root`."""
+    places = list((machines or {"local": root}).items())
     return Gang(
         attempt_id=attempt_id,
         nodes=[
@@ -26,10 +61,10 @@ def make_gang(root: Path, attempt_id: str = "att_test", num_nodes: int = 2) -> G
                 node=index,
                 token="secret-token-of-the-node",
                 url="http://127.0.0.1:9",
-                work_dir=str(root / f"{attempt_id}.{index}"),
+                work_dir=str(places[index % len(places)][1] / f"{attempt_id}.{index}"),
                 cache_dir=str(root / "cache"),
                 python="python",
-                machine="local",
+                machine=places[index % len(places)][0],
                 slots=[index],
             )
             for index in range(num_nodes)
@@ -37,12 +72,14 @@ def make_gang(root: Path, attempt_id: str = "att_test", num_nodes: int = 2) -> G
     )
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def eventually(
+    condition: Callable[[], object], timeout_s: float = 20.0, otherwise: str = "the condition did not come true in time"
+) -> None:
     """Wait for a condition, not for a time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError("the condition did not come true in time")
+            raise AssertionError(otherwise)
         time.sleep(0.02)
 
 

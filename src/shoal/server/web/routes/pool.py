@@ -5,9 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shoal.core.pool import PoolAdd, parse_gpus, parse_target
 from shoal.server.context import Ctx
-from shoal.server.policy import Reader
+from shoal.server.policy import Admin, Reader
+from shoal.server.services import pool
 from shoal.server.web import overview
+from shoal.server.web.forms import Fields, done, parse
 from shoal.server.web.render import page
 
 router = APIRouter()
@@ -16,8 +19,47 @@ router = APIRouter()
 @router.get("/machines")
 def machines(ctx: Ctx, request: Request, principal: Reader) -> Response:
     """The pool's machines, their slots, and what runs on them."""
-    data = dict(overview.pool(ctx, principal))
+    seen = overview.pool(ctx, principal)
+    known = pool.list_machines(ctx) if principal.is_admin else []
+    names = {machine.name for machine in seen.pool.machines}
+    data = dict(seen) | {
+        "members": {machine.name: machine for machine in known if machine.name in names},
+        "pending": [machine for machine in known if machine.name not in names],
+    }
     return page(request, ctx, principal, "machines.html", data, part="_machines.html")
+
+
+@router.post("/machines")
+def add_machine(ctx: Ctx, request: Request, _: Admin, form: Fields) -> Response:
+    """Begin to add a machine by SSH."""
+    user, host = parse_target(form.get("target", "").strip())
+    gpus = form.get("gpus", "").strip()
+    given = {name: form[name].strip() for name in ("name", "slots", "port") if form.get(name, "").strip()}
+    asked = parse(PoolAdd, user=user, host=host, gpus=parse_gpus(gpus) if gpus else None, **given)
+    made = pool.add(ctx, asked)
+    return done(request, f"{made.name} is being added.", "/machines")
+
+
+@router.post("/machines/{machine}/drain")
+def drain(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
+    """Start nothing new on it."""
+    made = pool.drain(ctx, machine, draining=True)
+    return done(request, f"Nothing new starts on {made.name}.", "/machines")
+
+
+@router.post("/machines/{machine}/undrain")
+def undrain(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
+    """Use it again."""
+    made = pool.drain(ctx, machine, draining=False)
+    return done(request, f"{made.name} is used again.", "/machines")
+
+
+@router.post("/machines/{machine}/remove")
+def remove(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
+    """End what runs there for the pool, and forget it."""
+    name = pool.get(ctx, machine).name
+    pool.remove(ctx, machine, force=False)
+    return done(request, f"{name} has left the pool.", "/machines")
 
 
 @router.get("/queue")

@@ -1,0 +1,78 @@
+"""Sees to it that machines come back: one that was lost and can be reached by SSH has its Ray node started again, after a reboot say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import ShoalError
+from shoal.core.pool import PoolAdd, Problem
+from shoal.server.context import Context
+from shoal.server.models.pool import PoolRow
+from shoal.server.services import pool_rows
+from shoal.server.services.pool_add import START_S, ssh_of
+
+logger = logging.getLogger(__name__)
+_LOOK_S = 5.0
+_PATIENCE_S = 20.0
+"""A machine that was merely cut off rejoins by itself within this."""
+_MOST_PAUSE_S = 300.0
+
+
+def give_up_unfinished(ctx: Context) -> None:
+    """What was being added when the server ended is not, any more."""
+    problem = Problem(text="the server ended while it was being added", fix="Add it again.", is_fatal=True)
+
+    def work(session: Session) -> None:
+        for row in session.scalars(select(PoolRow).where(PoolRow.state == pool_rows.ADDING)):
+            row.state, row.problems = pool_rows.FAILED, [problem.model_dump()]
+
+    ctx.db.write(work)
+
+
+def start(ctx: Context) -> None:
+    threading.Thread(target=Keeper(ctx).run, name="pool-keeper", daemon=True).start()
+
+
+class Keeper:
+    def __init__(self, ctx: Context):
+        self._ctx = ctx
+        self._next_at: dict[str, float] = {}
+        """Machine → when to try it; from when it was first seen lost."""
+        self._pauses: dict[str, float] = {}
+
+    def run(self) -> None:
+        while not self._ctx.live.closing and self._ctx.pool.is_head(self._ctx):
+            try:
+                self.look(time.monotonic())
+            except ShoalError as error:
+                logger.warning("the pool's keeper: %s", error)
+            time.sleep(_LOOK_S)
+
+    def look(self, now: float) -> None:
+        lost = {m.name for m in self._ctx.engine.capacity() if m.state == "lost"}
+        for name in list(self._next_at):
+            if name not in lost:
+                del self._next_at[name]
+                self._pauses.pop(name, None)
+        for name in lost:
+            if now >= self._next_at.setdefault(name, now + _PATIENCE_S):
+                pause = self._pauses.get(name, _PATIENCE_S)
+                self._next_at[name], self._pauses[name] = now + pause, min(2 * pause, _MOST_PAUSE_S)
+                self._ctx.pool.submit(lambda name=name: self._revive(name))  # type: ignore[misc]
+
+    def _revive(self, name: str) -> None:
+        with self._ctx.db.read() as session:
+            row = session.scalar(select(PoolRow).where(PoolRow.name == name, PoolRow.via == "ssh"))
+        if row is None or row.python is None or row.home is None or row.address is None:
+            return
+        if self._ctx.pool.steps(row.id) is not None:  # it has not been there yet
+            return
+        order = self._ctx.pool.node_order(name, slots=row.slots, python=row.python, home=row.home, address=row.address)
+        ssh = ssh_of(self._ctx, PoolAdd.model_validate(row.asked))
+        ssh.do({"do": "start", "keep": True, **order}, python=row.python, timeout_s=START_S)
+        logger.info("machine %s was lost; its Ray node runs", name)

@@ -1,0 +1,123 @@
+"""Machines of the pool in the database: found, made, changed, and shown with what the engine says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import NameTaken, NotAllowedNow, NotFound
+from shoal.core.ids import new_id
+from shoal.core.names import did_you_mean
+from shoal.core.pool import JoinAsk, PoolAdd, PoolMachine, Problem, Step
+from shoal.core.schema import utcnow
+from shoal.engines.base import Machine
+from shoal.server.context import Context
+from shoal.server.models.pool import PoolRow
+from shoal.server.services.machines import in_use
+
+ADDING, FAILED, UP, DRAINING = "adding", "failed", "up", "draining"
+MEMBERS = (UP, DRAINING)
+
+
+def find(session: Session, name_or_id: str) -> PoolRow:
+    for row in session.scalars(select(PoolRow)):
+        if name_or_id in (row.name, row.id):
+            return row
+    names = list(session.scalars(select(PoolRow.name)))
+    near = did_you_mean(name_or_id, names)
+    raise NotFound(f"There is no machine '{name_or_id}' in the pool.{near}", hint="shoal pool list")
+
+
+def make(ctx: Context, name: str, asked: PoolAdd | JoinAsk, via: str, again: str | None = None) -> str:
+    """The row of a machine that is being added; its id. One that failed, or the same one `again`, makes way."""
+
+    def work(session: Session) -> str:
+        known = session.scalar(select(PoolRow).where(PoolRow.name == name))
+        if known is not None and known.state == ADDING and known.id != again:
+            raise NotAllowedNow(f"'{name}' is being added right now.", hint="shoal pool list")
+        if known is not None and known.state not in (ADDING, FAILED) and not _is_same(known, asked):
+            raise NameTaken(f"There is another machine '{name}' in the pool.", hint="--name ANOTHER")
+        if known is None:
+            known = PoolRow(id=new_id("mach"), name=name, created_at=utcnow())
+            session.add(known)
+        known.via, known.asked, known.state = via, asked.model_dump(mode="json"), ADDING
+        known.kind, known.slots, known.gpus = "cpu", 0, None
+        known.facts, known.steps, known.problems = {}, [], []
+        return known.id
+
+    return ctx.db.write(work)
+
+
+def change(ctx: Context, machine_id: str, **values: Any) -> None:
+    def work(session: Session) -> None:
+        row = session.get(PoolRow, machine_id)
+        for name, value in values.items() if row is not None else ():
+            setattr(row, name, value)
+
+    ctx.db.write(work)
+
+
+def members(ctx: Context) -> list[Machine]:
+    """What an engine is told of them."""
+    with ctx.db.read() as session:
+        rows = session.scalars(select(PoolRow).where(PoolRow.state.in_(MEMBERS)).order_by(PoolRow.created_at))
+        return [
+            Machine(
+                name=row.name,
+                kind=row.kind,
+                slots=row.slots,
+                state=row.state,
+                address=row.address,
+                home=row.home,
+                python=row.python,
+                url=row.url,
+                cores=row.facts.get("cores"),
+                devices=tuple(row.gpus or ()),
+                problems=[p["text"] for p in row.problems],
+            )
+            for row in rows
+        ]
+
+
+def views(ctx: Context, choose: Callable[[Session], Iterable[PoolRow]]) -> list[PoolMachine]:
+    seen = {machine.name: machine.state for machine in ctx.engine.capacity()}
+    with ctx.db.read() as session:
+        used = in_use(session)
+        return [_view(ctx, row, seen, used) for row in choose(session)]
+
+
+def _view(ctx: Context, row: PoolRow, seen: dict[str, str], used: Counter[str]) -> PoolMachine:
+    under_way = ctx.pool.steps(row.id)
+    state = ADDING if under_way is not None else row.state
+    if state in MEMBERS and seen.get(row.name, "lost") == "lost":
+        state = "lost"
+    asked = row.asked
+    return PoolMachine.model_validate(
+        {
+            "id": row.id,
+            "name": row.name,
+            "via": row.via,
+            "user": asked.get("user"),
+            "host": asked.get("host") or row.address or "",
+            "port": asked.get("port"),
+            "address": row.address,
+            "state": state,
+            "kind": row.kind,
+            "slots": row.slots,
+            "slots_free": max(0, row.slots - used[row.name]) if state == UP else 0,
+            "gpus": row.gpus,
+            "python": row.python,
+            "facts": row.facts,
+            "steps": under_way if under_way is not None else [Step(**step) for step in row.steps],
+            "problems": [Problem(**problem) for problem in row.problems],
+            "created_at": row.created_at,
+        }
+    )
+
+
+def _is_same(row: PoolRow, asked: PoolAdd | JoinAsk) -> bool:
+    return isinstance(asked, PoolAdd) and row.asked.get("host") == asked.host

@@ -1,0 +1,125 @@
+"""Stacks of a running job's workers: asked of its agents, put together as they come, kept as one event each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.agent.frames import names, place, where
+from shoal.core.errors import Fenced, InvalidSpec, NotAllowedNow, NotFound
+from shoal.core.stacks import RankStack, StackGroup, StacksAsked, StacksReport, StacksView
+from shoal.core.states import AttemptState
+from shoal.server.context import Context
+from shoal.server.models.jobs import Attempt, Event, Job
+from shoal.server.orders import Order
+from shoal.server.policy import Access, AgentIdentity
+from shoal.server.services import find
+from shoal.server.services.events import tell
+
+DO = "stacks"
+KIND = "stacks"
+
+
+def ask(ctx: Context, access: Access, name_or_id: str) -> StacksAsked:
+    """Of all its agents; the answers come in within seconds."""
+    with ctx.db.read() as session:
+        job = find.job(session, access, name_or_id)
+        attempt = _running(session, job)
+    if attempt is None:
+        raise NotAllowedNow(
+            f"Job '{job.name}' is {job.state}; only a running job has stacks to show.",
+            hint=f"shoal training inspect {job.name}",
+        )
+    return StacksAsked(order=ctx.orders.ask(attempt.id, DO, f"asked for by {access.principal.email}"))
+
+
+def ask_of_stalled(ctx: Context, attempt_id: str, quiet_s: float) -> None:
+    ctx.orders.ask(attempt_id, DO, f"no line, metric or step for {quiet_s:.0f} s", is_stall=True)
+
+
+def report(ctx: Context, who: AgentIdentity, found: StacksReport) -> None:
+    """What one node has found. The first to answer makes the event, the others add to it."""
+    order = ctx.orders.answered(found.order, who.attempt_id, who.node)
+    if order is None:
+        return
+
+    def work(session: Session) -> None:
+        attempt = session.get_one(Attempt, who.attempt_id)
+        if attempt.fenced:
+            raise Fenced()
+        job = session.get_one(Job, who.job_id)
+        _refuse_foreign(found.ranks, who.node, job.spec["accels"])
+        event = _event(session, job.id, order.id)
+        if event is None:
+            tell(session, job, KIND, order.why, attempt=who.attempt, data={"order": order.id, "stall": order.is_stall})
+            event = _event(session, job.id, order.id)
+        if event is not None and who.node not in event.data.get("nodes", []):
+            _add(event, order, who.node, attempt.num_nodes, found.ranks)
+
+    ctx.db.write(work)
+    ctx.live.job_changed(who.job_id)
+
+
+def latest(ctx: Context, access: Access, name_or_id: str) -> StacksView:
+    with ctx.db.read() as session:
+        job = find.job(session, access, name_or_id)
+        event = next(iter(_events(session, job.id)), None)
+        if event is None:
+            raise NotFound(
+                f"No stacks of job '{job.name}' were gathered yet.", hint=f"shoal training stacks {job.name}"
+            )
+        return StacksView(
+            order=event.data["order"],
+            at=event.at,
+            attempt=event.attempt or 0,
+            text=event.message,
+            groups=[StackGroup.model_validate(group) for group in event.data.get("groups", [])],
+            complete=len(event.data.get("nodes", [])) == event.data.get("of"),
+        )
+
+
+def stalled(ctx: Context, session: Session, job: Job) -> Event | None:
+    """The stacks of a running job that has shown no progress ever since they were gathered for that reason."""
+    attempt = _running(session, job)
+    if attempt is None or not ctx.settings.stall_s or ctx.orders.quiet_s(attempt.id) < ctx.settings.stall_s:
+        return None
+    return next((e for e in _events(session, job.id) if e.attempt == attempt.number and e.data.get("stall")), None)
+
+
+def _running(session: Session, job: Job) -> Attempt | None:
+    query = select(Attempt).where(Attempt.job_id == job.id, Attempt.state == AttemptState.RUNNING.value)
+    return session.scalars(query.order_by(Attempt.number.desc())).first()
+
+
+def _events(session: Session, job_id: str) -> list[Event]:
+    """Those with stacks, the newest first."""
+    query = select(Event).where(Event.job_id == job_id, Event.kind == KIND).order_by(Event.seq.desc())
+    return list(session.scalars(query.limit(20)))
+
+
+def _event(session: Session, job_id: str, order: str) -> Event | None:
+    return next((e for e in _events(session, job_id) if e.data["order"] == order), None)
+
+
+def _refuse_foreign(ranks: Iterable[RankStack], node: int, accels: int) -> None:
+    mine = range(node * accels, (node + 1) * accels)
+    for rank in ranks:
+        if rank.rank not in mine:
+            raise InvalidSpec(f"Rank {rank.rank} is not one of node {node}.")
+
+
+def _add(event: Event, order: Order, node: int, of: int, ranks: Iterable[RankStack]) -> None:
+    kept: dict[str, dict[str, Any]] = {g["key"]: dict(g) for g in event.data.get("groups", [])}
+    for rank in ranks:
+        about = rank.model_dump(mode="json", exclude={"rank", "frames"})
+        key = place(about)
+        group = kept.setdefault(key, {"key": key, "ranks": [], "about": about, "frames": rank.frames})
+        group["ranks"] = sorted({*group["ranks"], rank.rank})
+    groups = sorted(kept.values(), key=lambda g: (-len(g["ranks"]), g["ranks"]))
+    for group in groups:
+        group["where"] = where(group["about"], len(group["ranks"]))
+    event.data = {**event.data, "nodes": [*event.data.get("nodes", []), node], "of": of, "groups": groups}
+    event.message = f"{order.why}: " + "; ".join(f"{names(g['ranks'])} {g['where']}" for g in groups)
