@@ -13,14 +13,19 @@ from generator._markdown import prose, table
 from generator.schemas import name_of
 from shoal.core.agents import TOKEN_HEADER
 from shoal.core.people import Role
+from shoal.core.swarm_views import INVITATION_HEADER
 from shoal.server.app import PREFIX, create_app
 from shoal.server.policy import AgentOnly, InWorkspace, Policy, Public, SignedIn, routes_of
+from shoal.server.services.pool_join import JoinOnly
+from shoal.server.services.swarm_invitations import InvitedOnly
+from shoal.server.services.swarm_peers import PeerOnly
 
 _TITLES = {
     "auth": "Accounts and sessions",
     "git": "Git hosts and named repositories",
     "agent": "Agents",
     "store": "Store",
+    "swarm": "Peers of swarms",
 }
 _WHO = {Role.VIEWER: "members, owners and viewers", Role.MEMBER: "members and owners", Role.OWNER: "owners"}
 _TEXT = f"""# HTTP API
@@ -80,6 +85,12 @@ def who(policy: Policy) -> str:
             return f"{'admins of the server' if admin else 'anyone signed in'}; scope `{scope.value}`"
         case AgentOnly():
             return "the agent of a node"
+        case JoinOnly():
+            return "a machine that joins the pool"
+        case InvitedOnly():
+            return f"a machine with an invitation to a swarm, in `{INVITATION_HEADER}`"
+        case PeerOnly():
+            return "a peer of a swarm, with the token it was given, as a bearer"
     raise RuntimeError(f"say in {__name__} who passes {policy!r}")
 
 

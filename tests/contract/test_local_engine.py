@@ -12,51 +12,26 @@ from shoal.core.boot import boot_id
 from shoal.engines.base import AgentState, Gang
 from shoal.engines.local import LocalEngine
 from shoal.engines.nursery import Nursery
-from shoal.testing.engines import EngineContract, eventually, make_gang
-
-# Says who it is, as an agent does, and then waits to be ended. `--salvage` ends at once.
-STAND_IN = """
-import json, os, pathlib, signal, sys, psutil
-from shoal.core.boot import boot_id
-if "--salvage" not in sys.argv:
-    me = psutil.Process()
-    pathlib.Path("agent.json").write_text(json.dumps({"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}))
-    signal.pause()
-"""
+from shoal.testing.engines import EngineContract, eventually, make_gang, stand_in, stand_ins_of
 
 
 @pytest.fixture
-def stand_in(tmp_path):
-    """An interpreter whose `-m shoal.agent` is the stand-in."""
-    script = tmp_path / "agent.py"
-    script.write_text(STAND_IN)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {script} "$@"\n')
-    python.chmod(0o755)
-    return str(python)
-
-
-def agents_of(root: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = process.info["cmdline"] or []
-        if process.info["status"] != psutil.STATUS_ZOMBIE and str(root / "agent.py") in line:
-            found.append(process)
-    return found
+def python(tmp_path):
+    return stand_in(tmp_path)
 
 
 @pytest.fixture
-def reopen(tmp_path, stand_in):
-    return lambda: LocalEngine(tmp_path / "nodes", slots=4, python=stand_in)
+def reopen(tmp_path, python):
+    return lambda: LocalEngine(tmp_path / "nodes", slots=4, python=python)
 
 
 @pytest.fixture
 def engine(reopen, tmp_path):
     engine = reopen()
     yield engine
-    for process in agents_of(tmp_path):
+    for process in stand_ins_of(tmp_path):
         process.kill()
-    psutil.wait_procs(agents_of(tmp_path), timeout=10)
+    psutil.wait_procs(stand_ins_of(tmp_path), timeout=10)
 
 
 @pytest.fixture
@@ -66,7 +41,7 @@ def gang(tmp_path):
 
 @pytest.fixture
 def count_agents(tmp_path):
-    return lambda: len(agents_of(tmp_path))
+    return lambda: len(stand_ins_of(tmp_path))
 
 
 class TestLocalEngine(EngineContract):
@@ -149,6 +124,7 @@ def test_the_launch_file_is_for_the_owner_only(engine, gang):
 def test_an_agent_from_before_a_reboot_is_gone_even_if_its_pid_is_taken(engine, tmp_path):
     stale = tmp_path / "nodes" / "att_old.0"
     stale.mkdir(parents=True)
+    (stale / "launch.json").write_text("{}")
     me = psutil.Process()
     record = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}
     (stale / "agent.json").write_text(json.dumps(record))
@@ -159,13 +135,18 @@ def test_an_agent_from_before_a_reboot_is_gone_even_if_its_pid_is_taken(engine, 
     assert engine.status("att_old", 0) is AgentState.GONE
 
 
+def test_an_agent_whose_server_died_before_it_was_let_go_is_not_waited_for(engine, tmp_path):
+    (tmp_path / "nodes" / "att_torn.0").mkdir(parents=True)
+    assert engine.status("att_torn", 0) is AgentState.UNKNOWN
+
+
 def test_if_one_node_cannot_start_none_is_left_running(engine, gang, tmp_path):
     blocked = Path(gang.nodes[1].work_dir)
     blocked.parent.mkdir(parents=True)
     blocked.write_text("a file where the directory should be")
     with pytest.raises(OSError, match=r"exists|directory"):
         engine.start(gang)
-    eventually(lambda: not agents_of(tmp_path))
+    eventually(lambda: not stand_ins_of(tmp_path))
 
 
 def test_slots_are_half_the_cores_unless_set(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 from corpus import ANSI, CORPUS, HOSTILE, NAME, SVG, TRAIN, picture
 from sqlalchemy import delete, select
 from web_run import Run, put
+from web_swarms import add_swarm
 from web_sweeps import SPACE, add_sweep
 
 from shoal.core.artifacts import Manifest
@@ -26,6 +27,7 @@ from shoal.core.datasets import DatasetBegin
 from shoal.core.people import ProfileChange, Role, SecretSet
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
+from shoal.core.swarm_views import InvitationCreate
 from shoal.core.sweeps import Choice
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Checkpoint, Dataset
@@ -33,7 +35,7 @@ from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.models.people import User, Workspace
 from shoal.server.models.sweeps import Sweep
 from shoal.server.run import open_context
-from shoal.server.services import bugs, checkpoints, datasets, people, secrets
+from shoal.server.services import bugs, checkpoints, datasets, people, secrets, swarm_invitations
 from shoal.server.services.people import start_session
 from shoal.testing.server import Person, add_key, add_member, add_person, make_context
 
@@ -50,6 +52,10 @@ class Filled:
     datasets: dict[str, str] = field(default_factory=dict)
     sweep: str = ""
     """The hostile one."""
+    swarm: str = ""
+    """The hostile one."""
+    join: str = ""
+    """The token of an invitation to the other."""
     base: str = ""
     """Set once a server runs."""
 
@@ -97,6 +103,8 @@ def _usual(ctx: Context, me: Person, made: Filled) -> None:
         if name == "wider":
             _capsule(run, {"x": "tensor 32 × 784 float32"}, "label", "KeyError")
     add_sweep(ctx, me, "lr-and-width", trials=60, job_id=made.jobs["baseline"])
+    add_swarm(ctx, me, "reef", rounds=60, state="stopped", reason="stopped by me@example.org", public=True)
+    made.join = swarm_invitations.create(ctx, me.access(), "reef", InvitationCreate()).token
     for step in (100, 200, 300):
         _checkpoint(ctx, me, f"step-{step}", step, job=(made.jobs["baseline"], "baseline"))
     waits = Run(ctx, me, "waits", **given)
@@ -144,6 +152,10 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
         _capsule(run, {HOSTILE: HOSTILE}, HOSTILE, HOSTILE[:100])
     space = SPACE | {"text": Choice(values=CORPUS), HOSTILE: Choice(values=[HOSTILE, 1])}
     made.sweep = add_sweep(ctx, me, "bad-sweep", job_id=made.jobs["bad"], space=space, metric=HOSTILE)
+    made.swarm = add_swarm(
+        ctx, me, "bad-swarm", state="stopped", reason=HOSTILE, entry=["train.py", HOSTILE],
+        peers=[(HOSTILE, "training", 10, {"device": HOSTILE})],
+    )  # fmt: skip
     _checkpoint(ctx, me, "ckpt", 4, job=(made.jobs["bad"], "bad"), model=HOSTILE)
     data = {f"{n:02} {text.replace('/', '∕')}.txt": text.encode() for n, text in enumerate(CORPUS)}
     rows = "a,b\n" + "".join(f'"{text.replace(chr(34), chr(34) * 2)}",{n}\n' for n, text in enumerate(CORPUS))

@@ -13,6 +13,7 @@ NO_PAGES = {
     f"{_JOB}/logs/lines", f"{_JOB}/logs/search", f"{_JOB}/logs/first-error", f"{_JOB}/logs/download",
     f"{_JOB}/code/picture", f"{_JOB}/code/download", f"{_JOB}/code/archive",
     "/w/{workspace}/datasets/{dataset}/picture", "/w/{workspace}/datasets/{dataset}/download",
+    "/w/{workspace}/jobs/new/preflight/{preflight}",
 }  # fmt: skip
 """Files, streams, redirects and what scripts ask for."""
 
@@ -43,13 +44,18 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "job-code": (f"{_JOB}/code", f"{w}/jobs/baseline/code?file=train.py"),
         "job-system": (f"{_JOB}/system", f"{w}/jobs/baseline/system"),
         "compare": ("/w/{workspace}/compare", f"{w}/compare?jobs=baseline,wider,longer"),
+        "diff": ("/w/{workspace}/compare", f"{w}/compare?jobs=baseline,wider&part=diff"),
         "sweeps": ("/w/{workspace}/sweeps", f"{w}/sweeps"),
         "sweep": ("/w/{workspace}/sweeps/{sweep}", f"{w}/sweeps/lr-and-width?order=result"),
         "new-sweep": ("/w/{workspace}/sweeps/new", f"{w}/sweeps/new?job=baseline"),
+        "join": ("/join/{token}", f"/join/{filled.join}"),
+        "swarms": ("/w/{workspace}/swarms", f"{w}/swarms"),
+        "swarm": ("/w/{workspace}/swarms/{swarm}", f"{w}/swarms/reef"),
         "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),
         "datasets": ("/w/{workspace}/datasets", f"{w}/datasets"),
         "dataset": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=train.csv"),
         "dataset-picture": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=digits/one.png"),
+        "leases": ("/w/{workspace}/leases", f"{w}/leases"),
         "secrets": ("/w/{workspace}/secrets", f"{w}/secrets"),
         "keys": ("/keys", "/keys"),
         "machines": ("/machines", "/machines"),
@@ -69,7 +75,7 @@ def settled(page: object, address: str) -> None:
     """The page, with its charts drawn and its log shown."""
     page.goto(address)  # type: ignore[attr-defined]
     for place, shown in (
-        ("#charts", ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden])"),
+        ("#charts", ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden]), #no-rounds:not([hidden])"),
         ("#log", "#log > *"),
         ("#plots", "#parallel .axis-name, #no-results:not([hidden])"),
     ):

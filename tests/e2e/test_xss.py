@@ -36,7 +36,7 @@ def test_every_page_shows_hostile_names_as_text(page, filled):
         f"{w}/checkpoints", f"{w}/datasets", f"{w}/jobs/new?from={filled.jobs['bad']}", f"{w}/compare?jobs={filled.jobs['bad']},{filled.jobs['worse']}",
         job, worse, f"{worse}/metrics", f"{worse}/logs", f"{job}/checkpoints", f"{worse}/figures", f"{worse}/code", f"{job}/system",
         f"{w}/datasets/{filled.datasets['bad']}", f"{w}/sweeps", f"{w}/sweeps/{filled.sweep}", f"{w}/sweeps/new?job={filled.jobs['bad']}",
-        f"{w}/sweeps/new?from={filled.sweep}",
+        f"{w}/sweeps/new?from={filled.sweep}", f"{w}/swarms/{filled.swarm}",
     ]  # fmt: skip
     told = {
         "/",
@@ -50,6 +50,7 @@ def test_every_page_shows_hostile_names_as_text(page, filled):
         f"{w}/checkpoints",
         f"{w}/sweeps/{filled.sweep}",
         f"{w}/sweeps/new?from={filled.sweep}",
+        f"{w}/swarms/{filled.swarm}",
     }
     for address in looked_at:
         settled(page, filled.base + address)

@@ -16,7 +16,7 @@ import pytest
 from shoal.core.errors import ShoalError
 from shoal.testing.live import live_server
 
-KILLS = int(os.environ.get("SHOAL_KILLS", "6"))
+KILLS = int(os.environ.get("SHOAL_KILLS", "4"))
 # Writes each checkpoint in place and slowly, as careless scripts do, and the hash that proves it whole at the very end.
 WRITER = """
 import hashlib, json, os, time

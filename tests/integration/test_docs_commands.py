@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from marks import takes_minutes
 
 from shoal.testing.live import LiveServer
 
@@ -48,6 +49,7 @@ def shell(tmp_path):
     server.close()
 
 
+@takes_minutes
 @pytest.mark.torch
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorial").glob("*.md")), ids=lambda p: p.name)

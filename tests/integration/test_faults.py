@@ -13,9 +13,9 @@ import pytest
 
 from shoal.core.settings import Layout
 from shoal.testing.engines import eventually
-from shoal.testing.live import live_server
+from shoal.testing.live import live_server, processes_of
 
-ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 COUNTING = """
 import sys, time
 total = int(sys.argv[1])
@@ -60,18 +60,6 @@ def server(tmp_path_factory):
         yield server.start()
 
 
-def workers(job_id):
-    """The live processes of a job, by its id in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("SHOAL_JOB_ID") == job_id and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server, code, round_):
     name, total = f"outlive-{round_}", 600
@@ -80,7 +68,7 @@ def test_training_outlives_a_killed_server_and_no_line_is_lost_or_doubled(server
     job_id = server.wait_for(name, lambda j: j.status == "running").id
     for kill in range(2):
         server.kill()
-        assert kill > 0 or workers(job_id)  # by the second time it may have finished
+        assert kill > 0 or processes_of(job_id)  # by the second time it may have finished
         server.start()
         server.wait_for(
             name, lambda j: j.status.is_terminal or (j.progress and j.progress.step > random.randint(1, 200))
@@ -98,7 +86,7 @@ def test_a_job_that_ends_while_the_server_is_down_is_told_when_it_is_back(server
     server.cli("training", "run", "behind", "--dir", str(folder), "--", "train.py", "300")
     view = server.wait_for("behind", lambda j: j.status == "running")
     server.kill()
-    eventually(lambda: not [p for p in workers(view.id) if "train.py" in " ".join(p.cmdline())])
+    eventually(lambda: not [p for p in processes_of(view.id) if "train.py" in " ".join(p.cmdline())])
     server.start()
     after = server.wait_for("behind", lambda j: j.status.is_terminal, "is settled")
     assert (after.status, after.exit_code, after.attempts) == ("succeeded", 0, 1)
@@ -117,7 +105,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
 
     eventually(lambda: len(pids()) == 4, 60)
     job_id = server.inspect(name)["id"]
-    victim = next(p for p in workers(job_id) if p.environ().get("RANK") == "3")
+    victim = next(p for p in processes_of(job_id) if p.environ().get("RANK") == "3")
     victim.send_signal(signal.SIGKILL)
     killed_at = time.time()
     view = server.wait_for(name, lambda j: j.status.is_terminal, "recovers", 120)
@@ -135,7 +123,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
     assert second.result == "succeeded"
     text = server.cli("training", "logs", name).stdout
     assert len(re.findall(r"rank \d done in attempt 2", text)) == 4
-    assert workers(job_id) == []
+    assert processes_of(job_id) == []
 
 
 def test_restarts_end_when_nothing_gets_further(server, code):
@@ -154,10 +142,10 @@ def test_stopping_a_stubborn_script_leaves_no_process(server, code, round_):
     server.cli("training", "run", name, "--dir", str(folder), "--", "train.py")
     eventually(lambda: "stubborn" in server.cli("training", "logs", name).stdout)
     view = server.inspect(name)
-    assert len(workers(view["id"])) >= 3
+    assert len(processes_of(view["id"])) >= 3
     server.cli("training", "stop", name, "--wait")
     assert server.inspect(name)["status"] == "stopped"
-    eventually(lambda: workers(view["id"]) == [], 5)
+    eventually(lambda: processes_of(view["id"]) == [], 5)
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
@@ -172,7 +160,7 @@ def test_a_killed_agent_leaves_nothing_and_its_last_lines_still_arrive(server, c
     view = server.wait_for(name, lambda j: j.status == "running")
     [mine] = [d for d in server.layout.nodes_dir.iterdir() if view.id in (d / "launch.json").read_text()]
     eventually(lambda: any(b"before" in f.read_bytes() for f in (mine / "spool" / "log").iterdir()))
-    old = workers(view.id)
+    old = processes_of(view.id)
     psutil.Process(view.attempt_list[0].nodes[0].pid).kill()
     after = server.wait_for(name, lambda j: j.status.is_terminal, "recovers")
     assert (after.status, after.attempts) == ("succeeded", 2), after.reason

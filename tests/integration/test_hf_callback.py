@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from shoal.testing.engines import eventually
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -105,14 +106,6 @@ def records(folder, rank=0):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def eventually(condition, timeout_s=90.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-    return found
-
-
 def test_after_kill_9_of_a_worker_the_trainer_goes_on_from_its_newest_checkpoint(server, code):
     folder = code({"waiting.py": WAITING})
     shutil.copy(EXAMPLE, folder)
@@ -121,7 +114,7 @@ def test_after_kill_9_of_a_worker_the_trainer_goes_on_from_its_newest_checkpoint
         "--", "waiting.py", "--max_steps", "40", "--use_cpu", "true", "--output_dir", "elsewhere",
     )  # fmt: skip
     with server.client() as client:
-        eventually(lambda: [c for c in client.checkpoints.list("killed") if c.step == 20])
+        eventually(lambda: [c for c in client.checkpoints.list("killed") if c.step == 20], 90)
     job = server.inspect("killed")
     victim = next(
         p
@@ -147,7 +140,7 @@ def test_a_signal_to_one_worker_saves_on_all_and_leaves_the_loop(tmp_path):
     arguments = ["--max_steps", "100000", "--use_cpu", "true", "--output_dir", str(tmp_path / "out")]
     workers = two_workers([str(EXAMPLE), *arguments, "--save_steps", "100000", "--eval_strategy", "no"], tmp_path)
     try:
-        eventually(lambda: [r for r in records(tmp_path) if r["k"] == "s" and r["i"] >= 10])
+        eventually(lambda: [r for r in records(tmp_path) if r["k"] == "s" and r["i"] >= 10], 90)
     finally:
         workers[1].send_signal(signal.SIGTERM)
     finish(workers, tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from marks import takes_minutes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -198,6 +199,7 @@ def test_a_script_that_skips_goes_on_after_kill_9_as_if_nothing_had_happened(ser
     assert killed == unbroken
 
 
+@takes_minutes
 @pytest.mark.timeout(600)
 def test_a_script_of_2023_runs_on_its_own_libraries_beside_one_on_the_newest(server, tmp_path):
     """The guide's second example, with transformers 4.44.2 from its requirements.txt, killed and resumed."""

@@ -20,7 +20,7 @@ from shoal.data.filesystem import ShoalFileSystem
 from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
 
-ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "2"))
 RECORDS = 60_000
 READER = """
 import json, os, sys

@@ -12,7 +12,7 @@ from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
 
-ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 TRIALS, KILLS = 16, 3
 # Writes what the SDK writes, without the second that torch takes.
 TRIAL = """

@@ -45,14 +45,23 @@ def small(here):
     return here
 
 
-@pytest.fixture
-def printed(here):
-    shutil.copytree(EXAMPLE, here, dirs_exist_ok=True)
-    param = here / SCRIPTS / "param.py"
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The printed example with its features made, to be copied."""
+    folder = tmp_path_factory.mktemp("printed") / "example"
+    shutil.copytree(EXAMPLE, folder)
+    param = folder / SCRIPTS / "param.py"
     # How much it learns from so few samples depends on the luck of the draw.
     param.write_text(param.read_text().replace("self.gpu_num = 2 ", "self.seed = 3\n    self.gpu_num = 2 ", 1))
-    run(here, f"{SCRIPTS}/make_features.py")
-    return here
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", "./")
+        run(folder, f"{SCRIPTS}/make_features.py")
+    return folder
+
+
+@pytest.fixture
+def printed(here, example):
+    return Path(shutil.copytree(example, here, dirs_exist_ok=True))
 
 
 def _cwd(process):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 
 from shoal.compat.topspin.stopping import launchers
 from shoal.core.errors import CanNeverRun, Refused
+from shoal.testing.engines import eventually
 from shoal.train.gangs import Task
 from shoal.train.hosts import Host
 from shoal.train.modes import Desk, run_distributed, run_pool
@@ -62,13 +62,6 @@ def task(name, code="", **options):
 
 def told(name, rank=0):
     return json.loads(Path(f"{name}.{rank}.json").read_text())
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_workers_are_told_who_they_are_as_torchrun_tells_them():
@@ -124,10 +117,10 @@ def test_a_starter_that_is_killed_takes_its_workers_with_it(here):
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     starter = subprocess.Popen([sys.executable, "starter.py"], env=env)
-    wait_for(lambda: Path("a.0.json").exists() and Path("a.1.json").exists())
+    eventually(lambda: Path("a.0.json").exists() and Path("a.1.json").exists(), 60)
     starter.kill()
     starter.wait()
-    wait_for(lambda: not [p for p in psutil.process_iter() if _cwd(p) == str(here)])
+    eventually(lambda: not [p for p in psutil.process_iter() if _cwd(p) == str(here)], 60)
 
 
 def test_what_a_training_notes_of_itself_counts():

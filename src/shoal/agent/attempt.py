@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.agent import runtime
+from shoal.agent import preflight, runtime
+from shoal.agent.commands import Commands
 from shoal.agent.inputs import Chunks, clear, fetch_mount, lay_out, source_key, write_source
 from shoal.agent.limits import set_limits
 from shoal.agent.lines import Redactor
@@ -55,7 +56,7 @@ class Node:
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
-        self._mode, self._warm = Mode.REWRITE, False
+        self._mode, self._also = Mode.REWRITE, ""
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """The data of each mount; held, so that the cache keeps it."""
@@ -65,6 +66,7 @@ class Node:
         for signum in TERM_SIGNALS:
             signal.signal(signum, lambda *_: self._orders.give(stop=True))
         self._orders.on_why = self._reports.say_why
+        self._orders.on_command = Commands(self._launch, self._work, self._link, self._ranks, self._capture.say).take
         self._capture.watched_rank = self._ranks.start if self._launch.node == 0 else -1
         self._capture.on_line = lambda line: self._progress.feed(line, time.time())
         self._capture.start()
@@ -91,7 +93,7 @@ class Node:
             watch = None
         if watch is None:
             return ended(None, "stopped before it started", told=True)
-        self._beats.update(state="running", paths=self._mode.paths + (", warm" if self._warm else ""))
+        self._beats.update(state="running", paths=self._mode.paths + self._also)
         self._start_sampling()
         keeper = self._start_keeper()
         self._start_reports(keeper)
@@ -103,12 +105,12 @@ class Node:
         """All that must be on disk."""
         launch, join, work = self._launch, self._join, self._work
         cache = Path(launch.cache_dir)
-        chunks = Chunks(launch, self._link, lambda: self._orders.any)
+        chunks = Chunks(launch, self._link, lambda: self._orders.any, join.neighbours)
         for folder in (work.tmp, work.spool("sdk")):
             folder.mkdir(parents=True, exist_ok=True)
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
-        self._uses = [fetch_mount(m, chunks, cache) for m in join.mounts]
+        self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
         if (work.source / "requirements.txt").is_file():
             from shoal.agent.environment import Builder, remove_unused
 
@@ -138,7 +140,7 @@ class Node:
         launch, work = self._launch, self._work
         mounts = [(m, use.path) for m, use in zip(self._join.mounts, self._uses, strict=True)]
         binds = lay_out(work.root, launch.job_id, mounts, mounted=self._mode is not Mode.REWRITE)
-        hide = [work.root / LAUNCH]
+        hide = [work.root / LAUNCH, *map(Path, launch.hide)]
         if launch.server_file:
             # The server's keys and database are next to it.
             hide.append(Path(launch.server_file).parent)
@@ -168,7 +170,7 @@ class Node:
             workers = WarmWorkers(self._capture, seed, runtime.marks(self._launch))
             try:
                 workers.start(todo, self._work.source, **self._surroundings(binds, hide))
-                self._workers, self._warm = workers, True
+                self._workers, self._also = workers, ", warm"
                 return True
             except LaunchFailed as error:
                 workers.kill()
@@ -196,7 +198,7 @@ class Node:
 
     def _judge(self, watch: Watch) -> dict[str, Any]:
         self._capture.close()
-        if watch.told:
+        if watch.told or (self._orders.stop and watch.failure is None):  # a signal to all of us reaches them first
             codes = [e.code for e in watch.exits if e.code != 0]
             code = codes[0] if codes else 0 if watch.complete else -int(signal.SIGKILL)
             return ended(code, "fenced" if self._orders.fenced else "stopped", told=True)
@@ -227,7 +229,7 @@ class Node:
         self._capture.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
-        self._work.result = result
+        self._work.result = result = preflight.told(self._work, self._join, result, self._capture.redact)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
         delivered = deliver(self._beats, self._shipper, self._reports, deadline)
@@ -251,7 +253,7 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        keeper = Keeper(self._work.root / "output-checkpoint", self._link.another(), self._capture.say, self._note_kept)
+        keeper = Keeper(preflight.out(self._work, self._join), self._link.another(), self._capture.say, self._note_kept)
         keeper.start()
         return keeper
 

@@ -28,6 +28,8 @@ _EVAL_LOSS = (
     "test_loss",
 )
 _STEP = re.compile(r"(\d+)\D*$")
+_LOG = re.compile(r"(offline-)?run-\d{8}_\d{6}-.*|debug[\w-]*\.log|(.*/)?events\.out\.tfevents\.[^/]*")
+"""What Weights & Biases and TensorBoard write into a directory they are given."""
 
 
 def is_half_made_name(name: str) -> bool:
@@ -74,6 +76,7 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         "model": model if isinstance(model, str) else None,
         "version": _text((config or {}).get("transformers_version")),
         "inference_ready": isinstance(model, str),
+        "only_logs": bool(files) and all(_LOG.fullmatch(file) for file in files),
         "metrics": _metrics(history),
     }
 

@@ -47,7 +47,8 @@ def descendants(pid: int) -> list[int]:
 def kill_below(pid: int, patience_s: float = 5.0) -> list[int]:
     """SIGKILL everything below until nothing is left; what still is after `patience_s` is returned."""
     deadline = time.monotonic() + patience_s
-    while left := descendants(pid):
+    # One that was born while we looked, of a parent that died meanwhile, is not in the list; but it is our child by then.
+    while (left := descendants(pid)) or (pid == os.getpid() and has_children()):
         for victim in left:
             try:
                 os.kill(victim, _SIGKILL)
@@ -59,6 +60,14 @@ def kill_below(pid: int, patience_s: float = 5.0) -> list[int]:
         time.sleep(0.005)
     reap()
     return []
+
+
+def has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        return True
+    except ChildProcessError:
+        return False
 
 
 def prctl(option: int, value: int) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.agent.link import Link, backoff
 from shoal.agent.sandbox import Bind
-from shoal.agent.wire import Launch, Mount
+from shoal.agent.wire import Launch, Mount, Neighbours
 from shoal.core.errors import InvalidSpec, Unreachable
 
 if TYPE_CHECKING:
+    from shoal.agent.giver import Giver, Shelf
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -28,13 +29,31 @@ _ALIASES = {OUTPUT: "/output", CHECKPOINT: "/checkpoint"}
 
 
 class Chunks:
-    """Chunks by hash: from the store's directory on this machine, else from the server."""
+    """Chunks by hash: from the store's directory on this machine, else from the server; those of some mounts from other nodes."""
 
-    def __init__(self, launch: Launch, link: Link, stopped: Callable[[], bool] = lambda: False):
+    def __init__(
+        self,
+        launch: Launch,
+        link: Link,
+        stopped: Callable[[], bool] = lambda: False,
+        neighbours: dict[str, Neighbours] | None = None,
+    ):
+        """`neighbours`: what other nodes have, by manifest id."""
         self._store = Path(launch.store_path) if launch.store_path else None
         self._link, self._stopped = link, stopped
         self._local = threading.local()
         self._packs: Any = None
+        self.shelves: dict[str, Shelf] = {}
+        self._giver: Giver | None = None
+        if neighbours:
+            from shoal.agent.giver import open_shelves
+
+            self.shelves, self._giver = open_shelves(neighbours, self.get)
+
+    def close(self) -> None:
+        """Give nothing to other nodes any more."""
+        if self._giver is not None:
+            self._giver.close()
 
     def get(self, name: str) -> bytes:
         """The plain bytes, verified."""
@@ -125,7 +144,9 @@ def source_key(manifest: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> CacheUse:
+def fetch_mount(
+    mount: Mount, chunks: Chunks, cache_dir: Path, say: Callable[[str], None] = lambda line: None
+) -> CacheUse:
     """The mount's content on this machine, shared by all jobs here; kept as long as the use is held."""
     import shutil
 
@@ -136,7 +157,16 @@ def fetch_mount(mount: Mount, chunks: Chunks, cache_dir: Path) -> CacheUse:
     cache = NodeCache(cache_dir / "data", max_bytes=int(shutil.disk_usage(cache_dir).total * _CACHE_SHARE))
     kind = "checkpoint" if mount.path == CHECKPOINT else "dataset"
     manifest = load_manifest(chunks.ask(f"/manifests/{mount.manifest_id}"))
-    return cache.use(kind, manifest, chunks.get, verify=False)
+    shelf = chunks.shelves.get(mount.manifest_id)
+    if shelf is None:
+        return cache.use(kind, manifest, chunks.get, verify=False)
+    shelf.lay_out(manifest, cache.root / kind / mount.manifest_id)
+    use = cache.use(kind, manifest, shelf.neighbours.get, verify=False)
+    shelf.neighbours.settle()
+    if shelf.neighbours.from_others:
+        here, there = (f"{n / 1e6:.1f} MB" for n in (shelf.neighbours.from_others, shelf.neighbours.from_server))
+        say(f"[shoal] {mount.name}: {here} from other nodes, {there} from the server")
+    return use
 
 
 def lay_out(work_dir: Path, job_id: str, mounts: list[tuple[Mount, Path]], *, mounted: bool) -> list[Bind]:

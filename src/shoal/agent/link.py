@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +24,36 @@ _MAX_HEAD = 64 << 10
 _RETRY_LATER = frozenset({408, 425, 429})
 
 
+class Outage:
+    """Shared by the links of an agent: while it lasts, the server is as if away. A fire drill's, never a true one."""
+
+    SIGN_OF_LIFE_S = 5.0
+
+    def __init__(self) -> None:
+        self._until = self._sign_at = 0.0
+
+    def begin(self, seconds: float) -> None:
+        now = time.monotonic()
+        self._until, self._sign_at = now + seconds, now + self.SIGN_OF_LIFE_S
+
+    def check(self, path: str) -> None:
+        """Let a call through, or not: of beats one in a while, so that the node is not taken for lost."""
+        if not self._until or (now := time.monotonic()) >= self._until:
+            return
+        if path != "/beat" or now < self._sign_at:
+            raise Unreachable("a fire drill: the server is as if away")
+        self._sign_at = now + self.SIGN_OF_LIFE_S
+
+
 class Link:
-    def __init__(self, url: str, token: str, server_file: str | None = None):
+    def __init__(self, url: str, token: str, server_file: str | None = None, outage: Outage | None = None):
         self._url, self._token, self._server_file = url, token, server_file
+        self.outage = outage or Outage()
         self._conn: _Connection | None = None
 
     def another(self) -> Link:
         """A link of the same agent, for another thread."""
-        return Link(self._url, self._token, self._server_file)
+        return Link(self._url, self._token, self._server_file, self.outage)
 
     def local_address(self) -> str:
         """The address by which this machine reaches the server."""
@@ -60,6 +83,7 @@ class Link:
         return value if isinstance(value, dict) else {}
 
     def _call(self, method: str, path: str, body: bytes, kind: str | None) -> bytes:
+        self.outage.check(path)
         reused = self._conn is not None
         try:
             status, answer = self._exchange(method, path, body, kind)

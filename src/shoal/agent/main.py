@@ -53,25 +53,29 @@ def run(launch_file: Path, seed: Seed | None = None) -> int:
     work.sign_in()
     work.keep_launch(launch_file)
     link = Link(launch.url, launch.token, launch.server_file)
-    join = _join(link, work)
+    join = _join(link, work, launch)
     if join is None:
         return 4
     warm.join()
     from shoal.agent.attempt import Node
 
+    if join.lease is not None:
+        from shoal.agent.lease_node import LeaseNode as Node
     return Node(launch, join, work, link, seed).run()
 
 
-def _join(link: Link, work: WorkDir) -> JoinReply | None:
+def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
     """Ask until the whole gang is there. None if the server does not want us."""
     from shoal.core.boot import boot_id
     from shoal.core.errors import Fenced, ShoalError, Unreachable
 
     asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
     body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
+    body["machine"] = launch.machine
+    body["giver_port"] = None if launch.store_path else free_port()
     while True:
         try:
-            body["address"] = link.local_address()
+            body["address"] = launch.address or link.local_address()
             reply = JoinReply(link.post("/join", body))
             if reply.ready:
                 return reply

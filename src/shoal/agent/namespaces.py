@@ -18,6 +18,7 @@ _KINDS = {
     "uts": 0x04000000,
     "cgroup": 0x02000000,
 }
+_MS_REC, _MS_SLAVE = 1 << 14, 1 << 19
 _PRIVILEGES = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
@@ -32,6 +33,14 @@ def differing(pid: int) -> int:
         if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
             flags |= flag
     return flags
+
+
+def own_mounts() -> None:
+    """From here on what this thread and those it starts mount is seen by nobody else, and is gone with us, however we end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_KINDS["mnt"]) or libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None):
+        number = ctypes.get_errno()
+        raise OSError(number, f"no mounts of our own: {os.strerror(number)}")
 
 
 def enter(pid: int, flags: int) -> None:

@@ -32,15 +32,19 @@ class Orders:
 
     def __init__(self) -> None:
         self.wake_r, self.wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.grace_s = 10.0
+        self.grace_s, self.most_grace_s = 10.0, float("inf")
         self.stop = False
         self.fenced = False
         self.on_why: Callable[[str], None] = lambda why: None
         """Called with the reason before the first stop is given."""
+        self.on_command: Callable[[dict[str, Any]], None] = lambda command: None
+        """Called with each command the server sends; it must not take long."""
+        self.on_left: Callable[[float], None] = lambda left_s: None
+        """Called with how long a lease has left, with every beat."""
 
     @property
     def stop_grace_s(self) -> float | None:
-        return self.grace_s if self.stop else None
+        return min(self.grace_s, self.most_grace_s) if self.stop else None
 
     @property
     def any(self) -> bool:
@@ -119,8 +123,12 @@ class Beats(threading.Thread):
 
     def _obey(self, reply: BeatReply) -> None:
         self._orders.grace_s = reply.grace_s
+        if reply.left_s is not None:
+            self._orders.on_left(reply.left_s)
         if reply.stop or reply.fenced:
             self._orders.give(stop=reply.stop, fenced=reply.fenced, why=reply.why)
+        for command in reply.commands:
+            self._orders.on_command(command)
 
     def _after(self, error: ShoalError, *, ended: bool) -> float:
         """What to make of a beat that failed; returns how long to wait before the next."""

@@ -33,7 +33,7 @@ class RunReports:
     ):
         """Without `redact` (a salvage knows no secrets) free text is left out: it might hold one."""
         self._folder = work.spool("sdk")
-        self._spool, self._say = spool, say
+        self._spool, self._say, self._outage = spool, say, link.outage
         self._progress = RunProgress()
         self._courier = Courier(self._folder, link, say, work.root / "output-checkpoint")
         self._reader = RunSpool(self._folder, work.root / "sdk-read.json", self, redact or bytes)
@@ -82,7 +82,11 @@ class RunReports:
             return bool(kind == "s")
         if kind == "m" or (kind == "b" and self._tells_text):
             self._courier.add(rank, line, record)
-        if kind in ("m", "b"):
+        if kind == "x" and self._tells_text:
+            from shoal.agent.drill import Drill
+
+            Drill(self._outage, lambda: self._spool.empty, self._say).obey(record)
+        if kind in ("m", "b", "x"):
             return False
         if kind in ("w", "h") and not self._tells_text:
             return False

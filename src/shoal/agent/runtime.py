@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from shoal.agent.interfaces import interface_to
 from shoal.agent.wire import JoinReply, Launch
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ _KEPT_PREFIXES = (
 ).split()
 _TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
 EMULATE_CUDA = "SHOAL_EMULATE_CUDA"
-_EMULATION = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
+_STARTUP = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
 """On PYTHONPATH it reaches every Python process of the job, also those a launcher or a DataLoader starts."""
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_SESSION_MODULES = ("shoal.agent.lease_server", "shoal.agent.hold")
+"""People work beside these, and start what they like: one per node, as with a launcher."""
 
 
 class Command(NamedTuple):
@@ -89,8 +92,8 @@ def command(entry: list[str], python: str, source: Path) -> Command:
 def _python(args: list[str], python: str) -> Command:
     at = next((i for i, a in enumerate(args) if not a.startswith("-") or a in ("-m", "-c")), 0)
     if args[at] in ("-m", "-c"):
-        is_launcher = args[at] == "-m" and len(args) > at + 1 and args[at + 1] in _LAUNCHER_MODULES
-        return Command([python, "-u", *args], per_rank=not is_launcher)
+        module = args[at + 1] if args[at] == "-m" and len(args) > at + 1 else None
+        return Command([python, "-u", *args], per_rank=module not in _LAUNCHER_MODULES + _SESSION_MODULES)
     return Command([python, "-u", *args], per_rank=True, script=args[at])
 
 
@@ -213,11 +216,16 @@ def launcher_env(launch: Launch, join: JoinReply) -> dict[str, str]:
     }
 
 
-def network_env(join: JoinReply, host: Mapping[str, str]) -> dict[str, str]:
-    """On one machine the nodes meet on loopback: gloo need not ask the resolver who we are, which may cost 10 s."""
-    if join.world_size == 1 or not join.master_addr.startswith("127.") or "GLOO_SOCKET_IFNAME" in host:
+def network_env(
+    join: JoinReply, host: Mapping[str, str], interface_to: Callable[[str], str | None] = interface_to
+) -> dict[str, str]:
+    """By which interface workers meet, so that gloo need not ask the resolver who we are: that may cost 10 s, or answer 127.0.1.1."""
+    if join.world_size == 1 or "GLOO_SOCKET_IFNAME" in host:
         return {}
-    return {"GLOO_SOCKET_IFNAME": "lo"}
+    if join.master_addr.startswith("127."):
+        return {"GLOO_SOCKET_IFNAME": "lo"}
+    name = interface_to(join.master_addr)
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": host.get("NCCL_SOCKET_IFNAME", name)} if name else {}
 
 
 def torchrun(launch: Launch, join: JoinReply, python: str, worker: list[str]) -> list[str]:
@@ -239,6 +247,7 @@ def merge(
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
-    if env.get(EMULATE_CUDA) == "1":
-        env["PYTHONPATH"] = os.pathsep.join([str(_EMULATION), *filter(None, [env.get("PYTHONPATH")])])
+    # Those of a gang can be asked where they are, should they wait for each other for ever.
+    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract:
+        env["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *filter(None, [env.get("PYTHONPATH")])])
     return env

@@ -46,7 +46,7 @@ class Bind(NamedTuple):
 def choose(cache_dir: Path, setting: str | None = None) -> Mode:
     """What works here; tried once per boot and remembered."""
     setting = setting or os.environ.get(SETTING) or "auto"
-    bwrap = None if setting == "rewrite" else _find("bwrap")
+    bwrap = None if setting == "rewrite" else find("bwrap")
     if bwrap is None:
         if setting == "bubblewrap":
             raise RuntimeError("SHOAL_SANDBOX=bubblewrap, but there is no bwrap here")
@@ -82,6 +82,12 @@ def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[
     return [*args, "--", *argv]
 
 
+def find(program: str) -> str | None:
+    """Where it is, if it is on the path."""
+    found = (f"{folder}/{program}" for folder in os.get_exec_path())
+    return next((path for path in found if os.access(path, os.X_OK)), None)
+
+
 class Rewriter:
     """Puts host paths in place of the contract's, wherever one begins a word: `/input/x`, `--data=/input/x`, `a:/output`."""
 
@@ -105,11 +111,6 @@ def _root(taken: set[str]) -> list[str]:
         else:
             args += ["--dev-bind" if entry.name == "dev" else "--bind", entry.path, entry.path]
     return args
-
-
-def _find(program: str) -> str | None:
-    found = (f"{folder}/{program}" for folder in os.get_exec_path())
-    return next((path for path in found if os.access(path, os.X_OK)), None)
 
 
 def _remembered(cache_dir: Path, bwrap: str) -> Mode | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shoal.agent import runtime
+from shoal.agent import preflight, runtime
 from shoal.agent.inputs import OUTPUT, checkpoint_path, data_path
 from shoal.agent.logs import Capture
 from shoal.agent.node import WorkDir
@@ -21,7 +21,7 @@ def specs(
     ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
     command = runtime.command(join.entry, python, work.source)
     data = data_path(join.mounts)
-    argv = [rewrite(a) for a in command.argv]
+    argv = preflight.command(command._replace(argv=[rewrite(a) for a in command.argv]), join).argv
     if data and command.script and not runtime.passes_data(join.entry) and _takes_data(work, command.script):
         argv += ["--data", rewrite(data)]
     checkpoint = checkpoint_path(join.mounts)
@@ -36,7 +36,7 @@ def specs(
     user = join.env | join.secrets
 
     def env(own: dict[str, str]) -> dict[str, str]:
-        return runtime.merge(host, node, user, own, rewrite)
+        return runtime.merge(host, node, user, own | preflight.env(join, paths.spool, paths.output), rewrite)
 
     if not command.per_rank:
         return [Spec(argv, env(runtime.launcher_env(launch, join)), ranks.start, group=True)]

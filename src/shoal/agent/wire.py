@@ -13,6 +13,15 @@ TOKEN_HEADER = "X-Shoal-Agent"
 BEAT_INTERVAL_S = 1.0
 STOP_REASON = "stop-reason"
 """The file beside the SDK's records that says why the workers are told to stop."""
+SAVE_WANTED = "save-wanted"
+"""The file there by which a checkpoint is asked for."""
+
+GATEWAY_USER = "agent"
+"""As whom an agent comes to the SSH gateway, with its token; no lease is called so."""
+LEASE_HOST, LEASE_PORT = "lease", 22
+"""What the gateway asks an agent for to be brought to its lease."""
+LEASE_SOCKET = "ssh.sock"
+"""Where a lease's SSH server listens, in the folder it shares with its agent."""
 
 
 class _Wire:
@@ -40,6 +49,8 @@ class Launch(_Wire):
     slots: list[int]
     slot_kind: str = "cpu"
     cpu_threads: int = 1
+    address: str | None = None
+    hide: list[str] = []
 
     @classmethod
     def read(cls, path: Path) -> Launch:
@@ -56,6 +67,13 @@ class Mount(_Wire):
     name: str
 
 
+class Neighbours(_Wire):
+    key: str
+    own: str
+    gang: list[str] = []
+    holders: list[str] = []
+
+
 class JoinReply(_Wire):
     ready: bool
     num_nodes: int = 1
@@ -68,10 +86,13 @@ class JoinReply(_Wire):
     mounts: list[Mount] = []
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
+    lease: dict[str, Any] | None = None
+    neighbours: dict[str, Neighbours] = {}
 
     def __init__(self, data: dict[str, Any]):
         super().__init__(data)
         self.mounts = [Mount(m) for m in data.get("mounts", [])]
+        self.neighbours = {k: Neighbours(v) for k, v in data.get("neighbours", {}).items()}
 
     @property
     def world_size(self) -> int:
@@ -83,4 +104,5 @@ class BeatReply(_Wire):
     stop: bool = False
     grace_s: float = 10.0
     why: str | None = None
+    left_s: float | None = None
     commands: list[dict[str, Any]] = []

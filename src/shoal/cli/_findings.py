@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from shoal.check.source import Source
     from shoal.core.checks import CheckView, Finding
     from shoal.core.jobs import JobSpec
+    from shoal.core.preflight import PreflightFinding
 
-_STYLES = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
+STYLES = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
 _MOST_ON_SUBMIT = 5
 _MOST_BYTES = 1 << 20
 """Of code to look at while somebody waits: about a second's work."""
@@ -30,8 +31,13 @@ def print_findings(view: CheckView, source: Source) -> None:
             texts[finding.path] = (source.read(finding.path) or "").splitlines()
         _print(finding, texts[finding.path])
     how = f" ({', '.join(view.frameworks)})" if view.frameworks else ""
-    counts = [plural(n, s) for s in _STYLES if (n := sum(f.severity == s for f in view.findings))]
-    out.say(f"{plural(view.files, 'file')}{how}: {', '.join(counts) or 'nothing found'}.")
+    out.say(f"{plural(view.files, 'file')}{how}: {counts(view.findings)}.")
+
+
+def counts(findings: Sequence[Finding] | Sequence[PreflightFinding]) -> str:
+    """How many of each kind, in words."""
+    found = [plural(n, s) for s in STYLES if (n := sum(f.severity == s for f in findings))]
+    return ", ".join(found) or "nothing found"
 
 
 def warn_on_submit(
@@ -93,7 +99,7 @@ def _print(finding: Finding, lines: list[str]) -> None:
     out.styled(
         (where, "bold"),
         ": ",
-        (finding.severity, _STYLES[finding.severity]),
+        (finding.severity, STYLES[finding.severity]),
         f": {clean(finding.message)} ",
         (f"[{finding.rule}]", "dim"),
     )
@@ -102,7 +108,7 @@ def _print(finding: Finding, lines: list[str]) -> None:
         shown, number = clean(text.strip()), str(finding.line)
         caret = " " * max(0, finding.column - 1 - (len(text) - len(text.lstrip()))) + "^" * finding.length
         out.line(f"  {number} | {shown}")
-        out.styled(f"  {' ' * len(number)} | ", (caret, _STYLES[finding.severity]))
+        out.styled(f"  {' ' * len(number)} | ", (caret, STYLES[finding.severity]))
     out.styled("  why: ", (clean(finding.why), "dim"))
     out.line(f"  fix: {clean(finding.fix)}")
     out.line()

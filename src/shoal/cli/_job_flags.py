@@ -35,8 +35,8 @@ def many(*names: str, group: Group) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(slots=True, kw_only=True)
-class JobFlags:
-    """As typed.
+class CodeFlags:
+    """What runs, on which data: as typed.
 
     Parameters
     ----------
@@ -62,16 +62,68 @@ class JobFlags:
         For a URL that is not public: read a token for it from stdin.
     dataset
         Dataset to mount at /input/NAME (repeatable).
-    checkpoint
-        Checkpoint to mount at /input-checkpoint.
     env
         Environment variable, as NAME=VALUE (repeatable).
-    secret
-        Environment variable from a secret, as NAME=SECRET (repeatable).
     emulate_cuda
         Run code that asks for CUDA and nccl on the CPU, to debug it.
+    """
+
+    repository_url: Annotated[str | None, Parameter(name=("--repository-url", "-u"), group=CODE)] = None
+    repository_revision: Annotated[
+        str | None, Parameter(name=("--repository-revision", "--source-revision", "-b"), group=CODE)
+    ] = None
+    source_name: Annotated[str | None, Parameter(name=("--source-name", "--source"), group=CODE)] = None
+    folder: Annotated[Path | None, Parameter(name="--dir", group=CODE)] = None
+    archive: Annotated[Path | None, Parameter(name="--zip", group=CODE)] = None
+    file: Annotated[Path | None, Parameter(group=CODE)] = None
+    notebook: Annotated[str | None, Parameter(group=CODE)] = None
+    entry_cell: Annotated[str | None, Parameter(group=CODE, allow_leading_hyphen=True)] = None
+    as_is: Annotated[bool, Parameter(group=CODE)] = False
+    token_stdin: Annotated[bool, Parameter(group=CODE)] = False
+    dataset: Annotated[list[str] | None, many("--dataset", "-D", group=DATA)] = None
+    env: Annotated[list[str] | None, many("--env", "-E", group=DATA)] = None
+    emulate_cuda: Annotated[bool, Parameter(group=DATA)] = False
+
+    def choice(self) -> SourceChoice:
+        """Where the code is."""
+        url, name = self.repository_url, self.source_name
+        if name and ("://" in name or name.startswith("git@")) and url is None:
+            url, name = name, None  # the older dialect calls both of them the source
+        choice = SourceChoice(
+            url, name, self.folder, self.archive, self.file, self.repository_revision, self._notebook()
+        )
+        choice.check()
+        return choice
+
+    def _notebook(self) -> NotebookChoice | None:
+        if self.notebook is not None:
+            return NotebookChoice(self.notebook, self.entry_cell, self.as_is, self.token_stdin)
+        for option in ("entry_cell", "as_is", "token_stdin"):
+            if getattr(self, option):
+                raise UsageError(f"--{option.replace('_', '-')} goes with --notebook.")
+        return None
+
+    def variables(self) -> dict[str, str]:
+        """Of the environment."""
+        emulated = {EMULATE_CUDA: "1"} if self.emulate_cuda else {}
+        return parse_pairs(self.env, "--env", "NAME=VALUE") | emulated
+
+
+@Parameter(name="*")
+@dataclass(slots=True, kw_only=True)
+class JobFlags(CodeFlags):
+    """As typed.
+
+    Parameters
+    ----------
+    checkpoint
+        Checkpoint to mount at /input-checkpoint.
+    secret
+        Environment variable from a secret, as NAME=SECRET (repeatable).
     nodes
         Number of nodes, or MIN:MAX for as many as there are (default 1).
+    grow
+        With MIN:MAX: save and go on with more nodes when there is room for them.
     accels
         Slots per node, one worker on each (default 1).
     max_restarts
@@ -96,24 +148,10 @@ class JobFlags:
         Who starts the workers of a node: the agent (direct) or torchrun.
     """
 
-    repository_url: Annotated[str | None, Parameter(name=("--repository-url", "-u"), group=CODE)] = None
-    repository_revision: Annotated[
-        str | None, Parameter(name=("--repository-revision", "--source-revision", "-b"), group=CODE)
-    ] = None
-    source_name: Annotated[str | None, Parameter(name=("--source-name", "--source"), group=CODE)] = None
-    folder: Annotated[Path | None, Parameter(name="--dir", group=CODE)] = None
-    archive: Annotated[Path | None, Parameter(name="--zip", group=CODE)] = None
-    file: Annotated[Path | None, Parameter(group=CODE)] = None
-    notebook: Annotated[str | None, Parameter(group=CODE)] = None
-    entry_cell: Annotated[str | None, Parameter(group=CODE, allow_leading_hyphen=True)] = None
-    as_is: Annotated[bool, Parameter(group=CODE)] = False
-    token_stdin: Annotated[bool, Parameter(group=CODE)] = False
-    dataset: Annotated[list[str] | None, many("--dataset", "-D", group=DATA)] = None
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
-    env: Annotated[list[str] | None, many("--env", "-E", group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
-    emulate_cuda: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
+    grow: Annotated[bool, Parameter(group=SIZE)] = False
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
@@ -126,35 +164,19 @@ class JobFlags:
     keep_last: Annotated[int | None, Parameter(group=KEEP)] = None
     keep_best: Annotated[str | None, Parameter(group=KEEP, allow_leading_hyphen=True)] = None
 
-    def choice(self) -> SourceChoice:
-        """Where the code is."""
-        url, name = self.repository_url, self.source_name
-        if name and ("://" in name or name.startswith("git@")) and url is None:
-            url, name = name, None  # the older dialect calls both of them the source
-        choice = SourceChoice(
-            url, name, self.folder, self.archive, self.file, self.repository_revision, self._notebook()
-        )
-        choice.check()
-        return choice
-
-    def _notebook(self) -> NotebookChoice | None:
-        if self.notebook is not None:
-            return NotebookChoice(self.notebook, self.entry_cell, self.as_is, self.token_stdin)
-        for option in ("entry_cell", "as_is", "token_stdin"):
-            if getattr(self, option):
-                raise UsageError(f"--{option.replace('_', '-')} goes with --notebook.")
-        return None
-
     def wanted(self) -> dict[str, Any]:
         """Fields of a JobSpec."""
         low, high = parse_nodes(self.nodes)
+        if self.grow and low == high:
+            raise UsageError("--grow needs a range of nodes.", hint=f"--nodes {low}:{2 * low} --grow")
         return {
             "datasets": self.dataset or [],
             "checkpoint": self.checkpoint,
             "min_nodes": low,
             "max_nodes": high,
+            "grow": self.grow,
             "accels": self.accels,
-            "env": parse_pairs(self.env, "--env", "NAME=VALUE") | ({EMULATE_CUDA: "1"} if self.emulate_cuda else {}),
+            "env": self.variables(),
             "secrets": parse_pairs(self.secret, "--secret", "NAME=SECRET"),
             "max_restarts": self.max_restarts,
             "priority": self.priority,
@@ -175,14 +197,18 @@ def check_job(
     """Everything that can be seen wrong from here is, before a byte is sent."""
     from shoal.core.jobs import JobSpec
 
-    what = command.split()[0].replace("training", "job")
-    if not entry and name.endswith(".py"):
-        raise UsageError(f"The {what} needs a name, before `--`.", hint=f"{out.prog} {command} NAME -- {name}")
-    check_name(name, f"{what} name")
+    check_entry_name(name, entry, command)
     for env_name in wanted["env"].keys() & wanted["secrets"].keys():
         raise UsageError(f"{env_name} is given by both --env and --secret.")
     placeholder = entry or (["-"] if choice.file or choice.notebook else ["?"])
     return JobSpec(name=name, source_id="", entry=list(placeholder), **wanted)
+
+
+def check_entry_name(name: str, entry: Sequence[str], command: str) -> None:
+    what = command.split()[0].replace("training", "job")
+    if not entry and name.endswith(".py"):
+        raise UsageError(f"The {what} needs a name, before `--`.", hint=f"{out.prog} {command} NAME -- {name}")
+    check_name(name, f"{what} name")
 
 
 def refuse_stray_words(entry: Sequence[str], *, command: str = "training run") -> None:

@@ -51,6 +51,7 @@ class LocalRun:
     data: Mapping[str, Path] = field(default_factory=dict)
     """Name → folder, at /input/<name>."""
     resume_from: Path | None = None
+    python: str = sys.executable
     stdout: int = 1
     stderr: int = 2
     """Descriptors for what the workers print."""
@@ -133,7 +134,7 @@ class LocalRun:
         # The environment names host paths: they are as good inside, and mean something in a message.
         host_path = Rewriter(binds)
         rewrite = host_path if self._mode is Mode.REWRITE else Rewriter()
-        command = runtime.command(list(self.entry), sys.executable, Path.cwd())
+        command = runtime.command(list(self.entry), self.python, Path.cwd())
         data = data_path(self._mounts)
         argv = [rewrite(a) for a in command.argv]
         if data and command.script and not runtime.passes_data(list(self.entry)) and _takes_data(command.script):

@@ -26,6 +26,7 @@ def print_job(job: JobView) -> None:
     _metrics(job)
     _attempts(job)
     _bugs(job)
+    _preflight(job)
     _events(job)
     _next_commands(job)
 
@@ -39,6 +40,7 @@ def _header(job: JobView) -> None:
             ("Id", job.id),
             ("Reason", job.reason if job.status.is_terminal else None),
             ("Waiting", job.waiting),
+            ("Stalled", job.stalled),
             ("Progress", progress_text(job.progress, with_bar=out.is_terminal) if job.progress else None),
             ("Ran for" if job.ended_at else "Running for", run_time(job)),
             ("Used", _used(job)),
@@ -66,7 +68,10 @@ def _resources(job: JobView) -> None:
         [
             ("Command", shlex.join(spec.entry)),
             ("Source", _source(job.source)),
-            ("Resources", f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}"),
+            (
+                "Resources",
+                f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}",
+            ),
             ("Launcher", spec.launcher),
             ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
             ("Checkpoint", spec.checkpoint),
@@ -122,6 +127,19 @@ def _bugs(job: JobView) -> None:
     ]
     out.table(job.bugs, columns)
     out.styled((f"  run one again: {out.prog} training replay {job.name}", "dim"))
+
+
+def _preflight(job: JobView) -> None:
+    if job.preflight is None or not job.preflight.findings:
+        return
+    out.heading("Found by its preflight")
+    columns = [
+        Column("SEVERITY", lambda f: f.severity),
+        Column("WHERE", lambda f: f"{f.path}:{f.line}" if f.path else None),
+        Column("RULE", lambda f: f.rule),
+        Column("WHAT", lambda f: f.message),
+    ]
+    out.table(job.preflight.findings, columns)
 
 
 def _events(job: JobView) -> None:

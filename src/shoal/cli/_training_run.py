@@ -26,6 +26,8 @@ def run(
     batch: Annotated[str | None, Parameter(group=SIZE)] = None,
     quote: bool = False,
     no_check: bool = False,
+    no_preflight: bool = False,
+    interactive: bool = False,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
 ) -> int:
     """Run a script as a training job.
@@ -39,6 +41,7 @@ def run(
 
       shoal training run hello -f -- train.py --lr 3e-4
       shoal training run big --nodes 2 --accels 4 --time-limit 8h -- train.py
+      shoal training run elastic --nodes 1:4 --grow -- train.py
       shoal training run from-git -u https://github.com/me/exp -b v1.2 -- train.py
       shoal training run from-colab --notebook train.ipynb -- --lr 3e-4
       shoal training run tracked --env WANDB_PROJECT=exp \\
@@ -57,14 +60,23 @@ def run(
         First tell how long it will take and what it will cost, as far as jobs like it tell.
     no_check
         Do not look through the code for what would end the job (see `shoal check`).
+    no_preflight
+        Do not try its first steps before it is submitted (see `shoal preflight`).
+    interactive
+        Open a shell there instead, with what follows `--` left to you to run (see `training shell`).
     follow
         Watch it until it ends, and exit as it does. Ctrl-C leaves it running.
     """
     from shoal.cli._findings import warn_on_submit
     from shoal.cli._follow import LogOptions, follow_job
+    from shoal.cli._preflight import before_submit
 
     refuse_stray_words(entry)
     flags = flags or JobFlags()
+    if interactive:
+        from shoal.cli.training_attach import shell
+
+        return shell(name, flags=flags)
     choice = flags.choice()
     spec = check_job(name, entry, flags.wanted() | {"batch": batch}, choice)
     with connect() as client:
@@ -73,8 +85,8 @@ def run(
         spec.source_id, spec.entry = send_source(client, choice, entry, look=look)
         if quote:
             _tell_quote(client, spec)
-        with submitting(f"training inspect {name}"):
-            job = client.jobs.create(spec)
+        with before_submit(client, spec, skip=no_preflight) as found, submitting(f"training inspect {name}"):
+            job = client.jobs.create(spec, preflight=found)
         if not follow:
             out.show(job, lambda: _tell_submitted(job))
             return 0

@@ -9,7 +9,20 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from shoal import __version__
-from shoal.cli import check, console, instrument, login, replay, run, server, sync, verify, version
+from shoal.cli import (
+    check,
+    console,
+    instrument,
+    launch_command,
+    login,
+    preflight,
+    replay,
+    run,
+    server,
+    sync,
+    verify,
+    version,
+)
 from shoal.cli._errors import run_guarded
 from shoal.cli._output import out
 from shoal.cli._session import session
@@ -31,6 +44,7 @@ app.command(
     "shoal.cli.training:app", name="training", group=WORK, sort_key=0, help="Run training jobs, watch and stop them."
 )
 app.command("shoal.cli.sweep:app", name="sweep", group=WORK, help="Try many values, keep the best.")
+app.command("shoal.cli.swarm:app", name="swarm", group=WORK, help="Train one model together, over any machines.")
 app.command("shoal.cli.dataset:app", name="dataset", group=WORK, help="Push data, look at it, fetch it.")
 app.command("shoal.cli.checkpoint:app", name="checkpoint", group=WORK, help="What training leaves behind.")
 app.command("shoal.cli.notebook:app", name="notebook", group=WORK, help="See what becomes of a notebook as a job.")
@@ -38,7 +52,13 @@ app.command("shoal.cli.source:app", name="source", group=WORK, help="Name git re
 app.command(console.console, group=WORK)
 app.command("shoal.cli.queue:app", name="queue", group=WORK, help="See what waits and why, and who may use how much.")
 app.command("shoal.cli.billing:app", name="billing", group=WORK, help="See what was used, and what it costs.")
-app.command("shoal.cli.machine:app", name="machine", group=WORK, help="See the machines and their slots.")
+app.command(
+    "shoal.cli.machine:app",
+    name="machine",
+    group=WORK,
+    help="See the machines and their slots, and rent a share by SSH.",
+)
+app.command("shoal.cli.pool:app", name="pool", group=SERVER, help="Bring machines in, check them, take them out.")
 
 app.command(run.run, group=WORK, sort_key=1, usage=f"Usage: {out.prog} run SCRIPT [OPTIONS] [-- ARGS...]")
 app.command(
@@ -49,7 +69,9 @@ app.command(
 )
 app.command(check.check, group=WORK, usage=f"Usage: {out.prog} check PATH [OPTIONS] [-- ARGS...]")
 app.command(instrument.instrument, group=WORK)
+app.command(preflight.preflight, group=WORK, usage=f"Usage: {out.prog} preflight NAME [OPTIONS] -- SCRIPT [ARGS...]")
 app.command(sync.sync, group=WORK)
+app.command(launch_command.launch_command, group=WORK)
 app.command(replay.replay, group=WORK, usage=f"Usage: {out.prog} replay FOLDER [OPTIONS] [-- ARGS...]")
 
 # Lazy commands lose their own help page to the line shown in the list, so single ones are registered as functions;
@@ -66,6 +88,7 @@ app.command(
 for command in (server.up, server.down):
     app.command(command, group=SERVER)
 app.command("shoal.cli.server:app", name="server", group=SERVER, help="The server on this machine.")
+app.command("shoal.cli.engine:app", name="engine", group=SERVER, help="Use clusters with a queue of their own: Slurm.")
 app.command("shoal.cli.store:app", name="store", group=SERVER, help="Upkeep of the server's store.")
 app.command(version.version, group=SERVER)
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False

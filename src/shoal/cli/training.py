@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from shoal.cli._drill import drill
 from shoal.cli._each import demand, each
 from shoal.cli._output import Column, out
 from shoal.cli._parse import parse_duration, parse_since
 from shoal.cli._prompt import confirm
 from shoal.cli._quote import quote
 from shoal.cli._session import connect
+from shoal.cli._training_diff import diff
 from shoal.cli._training_run import run
 from shoal.cli.replay import replay_job
 from shoal.cli.share import share
 from shoal.cli.sync import import_run
+from shoal.cli.training_attach import attach, shell
 from shoal.cli.training_checkpoints import checkpoints, fetch, resume
 from shoal.cli.training_metrics import ledger, metrics
+from shoal.cli.training_stacks import stacks
 from shoal.cli.training_why import change, why
 from shoal.cli.verify import verify_resume
 
@@ -27,8 +31,11 @@ if TYPE_CHECKING:
 app = App(name="training")
 app.command(run, sort_key=0, usage=f"Usage: {out.prog} training run NAME [OPTIONS] -- SCRIPT [ARGS...]")
 app.command(quote, usage=f"Usage: {out.prog} training quote [OPTIONS] -- SCRIPT [ARGS...]")
-for command in (checkpoints, fetch, resume, metrics, ledger, share, verify_resume, why, change):
+for command in (checkpoints, fetch, resume, metrics, ledger, share, verify_resume, diff, why, change, stacks):
     app.command(command)
+app.command(shell, usage=f"Usage: {out.prog} training shell [NAME] [OPTIONS] [-- COMMAND...]")
+app.command(attach, usage=f"Usage: {out.prog} training attach JOB [OPTIONS] [-- COMMAND...]")
+app.command(drill, usage=f"Usage: {out.prog} training drill JOB|[-- SCRIPT [ARGS...]] [OPTIONS]")
 app.command(import_run, name="import")
 app.command(replay_job, name="replay", usage=f"Usage: {out.prog} training replay JOB [OPTIONS] [-- ARGS...]")
 

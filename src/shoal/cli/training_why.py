@@ -116,7 +116,9 @@ def _print(told: WhyView) -> None:
     out.line(f"{told.job}: {clean(told.text)}")
     for line in told.evidence:
         out.line(f"  {clean(line)}")
-    if told.reason == "not_waiting":
+    if told.reason == "stalled":
+        out.line(f"Their stacks, as they are now: {out.prog} training stacks {told.job}")
+    if told.reason in ("not_waiting", "engine", "stalled"):
         return
     if told.starts_at is None:
         out.line("Likely start: nobody can say")

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shoal.client._http import Http, segment
+from shoal.client.waiting import Clock, poll
 from shoal.core.errors import TimedOut
-
-WAIT_POLL_S = 0.5
-Clock = Callable[[], float]
 
 
 class _Named(Protocol):
@@ -49,10 +47,7 @@ def wait_until(
     clock: Clock = time.monotonic,
 ) -> Seen:
     """Look again and again until it is over, or TimedOut."""
-    deadline = None if timeout_s is None else clock() + timeout_s
-    while not is_over(view := look()):
-        left_s = WAIT_POLL_S if deadline is None else deadline - clock()
-        if left_s <= 0:
-            raise TimedOut(f"{what} '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")
-        http.sleep(min(WAIT_POLL_S, left_s))
+    view = poll(look, is_over, within_s=timeout_s, sleep=http.sleep, clock=clock)
+    if not is_over(view):
+        raise TimedOut(f"{what} '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")
     return view

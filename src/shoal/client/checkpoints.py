@@ -46,8 +46,8 @@ class Checkpoints(WorkspaceNoun):
     def newest(self, job: str) -> dict[int, CheckpointView]:
         """Of each of a job's nodes the newest one that is sound, by node.
 
-        Files directly in the output directory count only if there are weights among them or nothing else is there: they
-        may be no more than logs.
+        Logs count only if nothing else is there. Files directly in the output directory may be no more than that, so
+        there must be weights among them.
         """
         newest: dict[int, CheckpointView] = {}
         for view in self.list(job):
@@ -109,6 +109,8 @@ class Checkpoints(WorkspaceNoun):
         self._http.send("DELETE", self._checkpoint(checkpoint))
 
     def _is_model(self, view: CheckpointView) -> bool:
+        if view.only_logs:
+            return False
         if view.name != "." or view.inference_ready or view.step is not None:
             return True
         return any(file.path.lower().endswith(WEIGHTS) for file in self.manifest(view.id).files)

@@ -26,9 +26,16 @@ if TYPE_CHECKING:
     from shoal.client.bugs import Bugs
     from shoal.client.checkpoints import Checkpoints
     from shoal.client.datasets import Datasets
+    from shoal.client.diffs import Diffs
+    from shoal.client.engines import Engines
+    from shoal.client.leases import Leases
     from shoal.client.metrics import Metrics
+    from shoal.client.pool import Pool
+    from shoal.client.preflights import Preflights
     from shoal.client.queue import Queue
     from shoal.client.runs import Runs
+    from shoal.client.snapshots import Snapshots
+    from shoal.client.swarms import Swarms
     from shoal.client.sweeps import Sweeps
     from shoal.client.upkeep import Upkeep
 
@@ -79,6 +86,12 @@ class Client:
         return Metrics(self._http, self.workspace)
 
     @cached_property
+    def diffs(self) -> Diffs:
+        from shoal.client.diffs import Diffs
+
+        return Diffs(self._http, self.workspace)
+
+    @cached_property
     def bugs(self) -> Bugs:
         from shoal.client.bugs import Bugs
 
@@ -89,6 +102,12 @@ class Client:
         from shoal.client.queue import Queue
 
         return Queue(self._http, self.workspace)
+
+    @cached_property
+    def preflights(self) -> Preflights:
+        from shoal.client.preflights import Preflights
+
+        return Preflights(self._http, self.workspace)
 
     @cached_property
     def billing(self) -> Billing:
@@ -103,16 +122,46 @@ class Client:
         return Runs(self._http, self.workspace)
 
     @cached_property
+    def snapshots(self) -> Snapshots:
+        from shoal.client.snapshots import Snapshots
+
+        return Snapshots(self._http, self.workspace)
+
+    @cached_property
+    def swarms(self) -> Swarms:
+        from shoal.client.swarms import Swarms
+
+        return Swarms(self._http, self.workspace)
+
+    @cached_property
     def sweeps(self) -> Sweeps:
         from shoal.client.sweeps import Sweeps
 
         return Sweeps(self._http, self.workspace)
 
     @cached_property
+    def engines(self) -> Engines:
+        from shoal.client.engines import Engines
+
+        return Engines(self._http)
+
+    @cached_property
+    def pool(self) -> Pool:
+        from shoal.client.pool import Pool
+
+        return Pool(self._http)
+
+    @cached_property
     def upkeep(self) -> Upkeep:
         from shoal.client.upkeep import Upkeep
 
         return Upkeep(self._http)
+
+    @cached_property
+    def leases(self) -> Leases:
+        from shoal.client.leases import Leases
+
+        return Leases(self._http, self.workspace)
 
     @property
     def url(self) -> str:

@@ -7,10 +7,10 @@ import json
 import os
 import socket
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from shoal.core.errors import InvalidSpec
+from shoal.core.private import write_private
 from shoal.core.settings import Layout
 
 DEFAULT_WORKSPACE = "default"
@@ -42,7 +42,11 @@ class ClientConfig:
 
     def save(self, layout: Layout) -> None:
         layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_private(layout.client_config, json.dumps({k: v for k, v in asdict(self).items() if v}, indent=2) + "\n")
+        write_private(
+            layout.client_config,
+            json.dumps({k: v for k, v in asdict(self).items() if v}, indent=2) + "\n",
+            durable=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +98,6 @@ def is_unknown_host(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def write_private(path: Path, text: str) -> None:
-    """All or nothing, and readable by its owner only from its first byte on."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _rm(layout: Layout) -> str:

@@ -6,18 +6,29 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from shoal.client._http import segment
-from shoal.client._noun import Clock, WorkspaceNoun, wait_until
+from shoal.client._http import parse, segment
+from shoal.client._noun import WorkspaceNoun, wait_until
 from shoal.client.follow import PATIENCE_S, Follower
+from shoal.client.waiting import Clock
+from shoal.core.errors import NotFound, TimedOut
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogLine, LogPage
+from shoal.core.stacks import StacksAsked, StacksView
+
+if TYPE_CHECKING:
+    from shoal.core.attach import AttachView
+
+_STACKS_POLL_S = 0.2
 
 
 class Jobs(WorkspaceNoun):
     """Wherever a job is asked for, its name or its id will do."""
 
-    def create(self, spec: JobSpec) -> JobView:
-        return self._http.call(JobView, "POST", self._path("jobs"), spec)
+    def create(self, spec: JobSpec, *, preflight: str | None = None) -> JobView:
+        """`preflight`: what was found by it goes with the job, and the rest of it goes."""
+        found = self._http.send("POST", self._path("jobs"), body=spec, params={"preflight": preflight})
+        return parse(JobView, found)
 
     def list(
         self,
@@ -41,6 +52,36 @@ class Jobs(WorkspaceNoun):
     def resume(self, job: str) -> JobView:
         """Continue a stopped or failed job, from its newest good checkpoint if it has one."""
         return self._http.call(JobView, "POST", self._job(job, "resume"))
+
+    def stacks(self, job: str, *, timeout_s: float = 15.0, clock: Clock = time.monotonic) -> StacksView:
+        """Where its workers are now. Whoever has not answered in time is left out; TimedOut if nobody has."""
+        order = self._http.call(StacksAsked, "POST", self._job(job, "stacks"), repeatable=True).order
+        deadline = clock() + timeout_s
+        while True:
+            found = self._latest_stacks(job, order)
+            if (found is not None and found.complete) or clock() >= deadline:
+                break
+            self._http.sleep(_STACKS_POLL_S)
+        if found is None:
+            raise TimedOut(
+                f"No worker of job '{job}' has told where it is within {timeout_s:.0f} seconds.",
+                hint=f"shoal training inspect {job}",
+            )
+        return found
+
+    def attach(self, job: str, public_key: str, node: int = 0) -> AttachView:
+        """Have a node opened for this key; ask again until it is ready."""
+        from shoal.core.attach import AttachAsk, AttachView
+
+        ask = AttachAsk(public_key=public_key, node=node)
+        return self._http.call(AttachView, "POST", self._job(job, "attach"), ask, repeatable=True)
+
+    def _latest_stacks(self, job: str, order: str) -> StacksView | None:
+        try:
+            found = self._http.fetch(StacksView, self._job(job, "stacks"))
+        except NotFound:
+            return None
+        return found if found.order == order else None
 
     def delete(self, job: str) -> None:
         """Only a job that has ended."""

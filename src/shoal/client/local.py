@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from shoal.client.config import write_private
 from shoal.core.boot import boot_id
 from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, Refused, TimedOut, Unreachable
+from shoal.core.private import write_private
 from shoal.core.settings import Layout
 
 START_TIMEOUT_S = 30.0

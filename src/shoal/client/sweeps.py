@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 from shoal.client._http import parse, segment
-from shoal.client._noun import Clock, WorkspaceNoun, wait_until
+from shoal.client._noun import WorkspaceNoun, wait_until
+from shoal.client.waiting import Clock
 from shoal.core.sweeps import SweepSpec, SweepSummary, SweepView, TrialOrder, TrialView
 
 _PAGE = 1000

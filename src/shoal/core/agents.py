@@ -41,6 +41,10 @@ class Launch(Schema):
     slot_kind: str = "cpu"
     cpu_threads: int = Field(default=1, ge=1)
     """Default OMP_NUM_THREADS of a worker."""
+    address: str | None = None
+    """Where the other nodes reach this one, if not at the address it reaches the server from."""
+    hide: list[str] = []
+    """Directories no worker shall see: the server's own, should a shared file system bring it here."""
 
 
 class JoinRequest(Schema):
@@ -51,6 +55,10 @@ class JoinRequest(Schema):
     """Where the other nodes reach this one."""
     port: int
     """A free port here, for the rendezvous should this be node 0."""
+    machine: str | None = None
+    """Where it has come to be: not all engines leave that to the scheduler."""
+    giver_port: int | None = Field(default=None, ge=1, le=65535)
+    """A free port here, for other nodes to get data at; None: it reads the store itself."""
 
 
 class Mount(View):
@@ -60,6 +68,34 @@ class Mount(View):
     """Inside the job: /input/<name>, /input-checkpoint."""
     manifest_id: str
     name: str
+
+
+class Neighbours(View):
+    """Who else has the data of a mount, or is getting it now, as `host:port`."""
+
+    key: str
+    """Of this manifest in this workspace: proves to other nodes that one may have its chunks."""
+    own: str
+    """This node, as the others were told of it."""
+    gang: list[str] = []
+    """All nodes of the attempt that give, this one among them."""
+    holders: list[str] = []
+    """Nodes of other attempts that have all of it."""
+
+
+class LeaseOrder(View):
+    """What the agent of a lease needs to bring people to it."""
+
+    id: str
+    login: str
+    left_s: float
+    gateway_port: int
+    gateway_key: str
+    """The public key by which the gateway is known."""
+    least: str = "S0"
+    """The weakest sandbox it may have (shoal.agent.confine)."""
+    disk_mb: int = 10_240
+    egress: str = "open"
 
 
 class JoinReply(View):
@@ -77,6 +113,10 @@ class JoinReply(View):
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → value. Never written to disk by the agent."""
+    lease: LeaseOrder | None = None
+    """Set if what runs here is a lease's SSH server."""
+    neighbours: dict[str, Neighbours] = {}
+    """By manifest id."""
 
 
 class BeatRequest(Schema):
@@ -90,6 +130,8 @@ class BeatRequest(Schema):
     """One line for people, when exited: the last line of the traceback, the pip error, …"""
     progress: Progress | None = None
     paths: str | None = None
+    preflight: dict[str, Any] | None = None
+    """What a preflight has found (see PreflightReport), when exited."""
     final: bool = False
     """True once the spool is empty and the agent is about to leave."""
 
@@ -102,6 +144,8 @@ class BeatReply(View):
     grace_s: float = 10.0
     why: str | None = None
     """Why it is to stop, for the script to know."""
+    left_s: float | None = None
+    """Of a lease: seconds until it ends."""
     commands: list[dict[str, Any]] = []
 
 

@@ -20,6 +20,8 @@ class CheckpointFacts(Schema):
     model: str | None = None
     version: str | None = None
     inference_ready: bool = False
+    only_logs: bool = False
+    """Files of Weights & Biases or TensorBoard: kept like any other, but no job goes on from them."""
     metrics: dict[str, float] = {}
     """Last known value of every number in the trainer's log, for `--keep-best`."""
 
@@ -71,6 +73,7 @@ class CheckpointView(View):
     kept: bool
     """Retention never removes it."""
     damaged: bool = False
+    only_logs: bool = False
 
 
 class CheckpointCommitted(View):

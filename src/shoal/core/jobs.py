@@ -12,13 +12,14 @@ from shoal.core.bugs import BugView
 from shoal.core.errors import UsageError
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
+from shoal.core.preflight import PreflightReport
 from shoal.core.schema import Schema, Utc, View
 from shoal.core.states import AttemptState, JobState, NodeState
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
-    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN".split()
+    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN".split()
 )
 MAX_TIME_LIMIT = timedelta(days=365)
 
@@ -31,6 +32,18 @@ def _budget(text: str) -> str:
 
 
 BudgetText = Annotated[str, Field(max_length=40), AfterValidator(_budget)]
+
+
+def check_env(value: dict[str, str]) -> dict[str, str]:
+    """Variables a person may set for what runs, or ValueError."""
+    for key, text in value.items():
+        if not _ENV_NAME.fullmatch(key):
+            raise ValueError(f"{key!r} is not an environment variable name")
+        if key in RESERVED_ENV:
+            raise ValueError(f"{key} is set by Shoal and cannot be given")
+        if "\0" in text:
+            raise ValueError(f"the value of {key} holds a NUL byte")
+    return value
 
 
 class JobSpec(Schema):
@@ -46,6 +59,8 @@ class JobSpec(Schema):
     """Id or name of a checkpoint to mount at /input-checkpoint."""
     min_nodes: int = Field(default=1, ge=1, le=10_000)
     max_nodes: int = Field(default=1, ge=1, le=10_000)
+    grow: bool = False
+    """Once it runs on fewer than the most nodes: save, and go on with more when there is room for them."""
     accels: int = Field(default=1, ge=1, le=1_024)
     """Slots per node, one worker on each."""
     env: dict[str, str] = {}
@@ -86,19 +101,14 @@ class JobSpec(Schema):
     @field_validator("env", "secrets")
     @classmethod
     def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
-        for key, text in value.items():
-            if not _ENV_NAME.fullmatch(key):
-                raise ValueError(f"{key!r} is not an environment variable name")
-            if key in RESERVED_ENV:
-                raise ValueError(f"{key} is set by Shoal and cannot be given")
-            if "\0" in text:
-                raise ValueError(f"the value of {key} holds a NUL byte")
-        return value
+        return check_env(value)
 
     @model_validator(mode="after")
     def _node_range(self) -> JobSpec:
         if self.max_nodes < self.min_nodes:
             raise ValueError(f"--nodes {self.min_nodes}:{self.max_nodes} has its largest before its smallest")
+        if self.grow and self.max_nodes == self.min_nodes:
+            raise ValueError(f"--grow needs a range of nodes, such as --nodes {self.min_nodes}:{2 * self.min_nodes}")
         if both := sorted(set(self.exclude) & set(self.prefer)):
             raise ValueError(f"machine '{both[0]}' is given by both --exclude and --prefer")
         return self
@@ -174,6 +184,8 @@ class JobSummary(View):
     reason: str | None
     imported: bool = False
     """It ran elsewhere and was brought in; nothing here runs or resumes it."""
+    is_preflight: bool = False
+    """It only tries what another job is to run, and is removed soon."""
 
 
 class JobView(JobSummary):
@@ -184,13 +196,17 @@ class JobView(JobSummary):
     spec: JobSpec
     source: dict[str, Any]
     waiting: str | None = None
-    """Why a queued job waits."""
+    """Why it waits, in our queue or in that of an engine."""
+    stalled: str | None = None
+    """Where its ranks are, while it has shown no progress for long."""
     attempt_list: list[AttemptView]
     events: list[EventView]
     metrics: dict[str, float | str] = {}
     """Metric → its last value."""
     bugs: list[BugView] = []
     """Steps that failed."""
+    preflight: PreflightReport | None = None
+    """What was found before it was submitted; of a preflight, what it found."""
     slot_seconds: float = 0.0
     """Used by all its attempts."""
     costs: dict[str, float] = {}

@@ -24,6 +24,7 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_DEBUG": "Set to 1 to see tracebacks instead of one-line errors.",
     "SHOAL_DATA_CACHE": "Where `shoal.data` keeps chunks it has read (default: cache/stream in the data directory).",
     "SHOAL_DATA_CACHE_GB": "How much of them it keeps, in GB (default 20).",
+    "SHOAL_JOIN": "The token a machine joins the pool with; part of the line `shoal pool join-command` prints.",
     "SHOAL_LOG_LEVEL": "Server and agent log level (default INFO).",
 }
 
@@ -139,6 +140,28 @@ class ServerSettings:
     """Hours a job of a workspace with nothing running waits at most before it is next, whatever the priorities."""
     queue_preempt: bool = True
     """Whether a job may make jobs of lower priority save, end and wait, when there is too little room for it."""
+    queue_grow_s: float = 300.0
+    """Seconds an attempt of a job with --grow runs at least before it is saved and started again with more nodes."""
+    stall_s: float = 300.0
+    """Seconds without a line, a metric or a step after which a running job's stacks are gathered; 0 never does."""
+    preflight_after_h: float = 1.0
+    """Hours a job may run, by its time limit or as expected, before it is tried by a preflight first; jobs over one node always are. 0: none is."""
+    preflight_limit_s: float = 300.0
+    """Seconds a preflight may take, besides setting up its environment."""
+    lease_sandbox: str = ""
+    """Weakest sandbox a lease may have, S0 to S3; elsewhere it does not start. Empty: S3 on a shared server, any on a private one."""
+    lease_disk_gb: int = 20
+    """Size of a lease's volume, in GiB."""
+    lease_egress: str = "open"
+    """Where leases may connect to: 'open' for public addresses (through a proxy), 'none' for nothing outside."""
+    snapshot_days: int = 14
+    """Days the snapshot of a lease that has ended is kept, to be restored on another."""
+    ssh_host: str = ""
+    """Address the SSH gateway to leases listens on; empty: the same as the server."""
+    ssh_port: int = 0
+    """Port of the SSH gateway; 0 picks a free one and keeps to it."""
+    ssh_passwords: bool = False
+    """Whether a lease may also be opened by a password, made by the server; else by keys and certificates only."""
     currency: str = "EUR"
     """What prices are in, as three capital letters."""
     price_cpu: float = 0.0

@@ -20,7 +20,7 @@ torch: Any = import_module("torch")
 class Accumulation:
     def __init__(self, parallel: Any):
         self._parallel = parallel
-        self._by_parameter = parallel.name in ("none", "ddp")
+        self._by_parameter = parallel.name in ("none", "ddp", "swarm")
         self._models: list[Any] = []
         self._hooks: dict[Any, list[Any]] = {}
         self._held: dict[Any, Any] = {}

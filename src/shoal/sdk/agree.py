@@ -101,7 +101,9 @@ class Agreement:
             self._arm(plan)
 
     def _propose(self, steps_per_s: float) -> None:
-        stop = not self._stop_settled and self._add("want", 0) > 0
+        if self._stop_settled:
+            return  # that saves too, and some ranks may have left by the next step
+        stop = self._add("want", 0) > 0
         if not stop and not self.save_wanted:
             return
         why, code = self._get("why") if stop else ("", 0)

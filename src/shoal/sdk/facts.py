@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.agent.wire import STOP_REASON
 from shoal.core.errors import UsageError
@@ -67,6 +67,11 @@ class Facts:
             alone = self._context.world_size == 1
             self._device = choose_device(self._context.local_rank, self._options.device, alone=alone)
         return self._device
+
+    @property
+    def swarm(self) -> Any:
+        """This peer's part in the swarm (`round`, `global_step`, `num_peers`); None where the script trains alone."""
+        return getattr(self._training.parallel, "swarm", None) if self._training is not None else None
 
     @property
     def global_step(self) -> int:

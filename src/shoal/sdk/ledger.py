@@ -114,7 +114,7 @@ def _audit_one(
     report: Report,
     steps: list[tuple[int, int]],
 ) -> None:
-    bounds = _bounds(sessions)
+    bounds = session_bounds(sessions)
     kept: list[Mapping[str, Any]] = []
     for line in lines:
         bound = bounds.get(line.get("x"))
@@ -147,7 +147,7 @@ def _check_steps(steps: list[tuple[int, int]], report: Report) -> None:
         reached = max(reached, last)
 
 
-def _bounds(sessions: list[Mapping[str, Any]]) -> dict[Any, float]:
+def session_bounds(sessions: list[Mapping[str, Any]]) -> dict[Any, float]:
     """Session → the last of its steps that no later session did again."""
     bounds: dict[Any, float] = {}
     lowest = float("inf")

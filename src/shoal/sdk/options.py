@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.core.errors import UsageError
 
-PARALLEL = ("auto", "ddp", "fsdp", "pipeline", "none")
+PARALLEL = ("auto", "ddp", "fsdp", "pipeline", "none", "swarm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

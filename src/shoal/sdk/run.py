@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.core.errors import UsageError
 from shoal.sdk import loop, media, values
 from shoal.sdk.context import Context
+from shoal.sdk.drill import rehearsal
 from shoal.sdk.facts import Facts
 from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool, quoted
 from shoal.sdk.stop import Stop
 from shoal.sdk.trackers import Mirror, make
 from shoal.sdk.trial import PRUNED, SKIPPED
-from shoal.sdk.verify import Verify
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,7 +46,7 @@ class Run(Facts):
         if self._main and options.trackers:
             self._mirror = Mirror(make(options.trackers, context), self._spool.path, context, options)
             self._mirror.start()
-        self._verify = Verify.from_env()
+        self._rehearsal = rehearsal(self._spool, self._stop)
         self._finished = False
         self._saved_step = 0
         self._told_epoch: float | None = None
@@ -107,8 +107,8 @@ class Run(Facts):
                 self._save()
         if step >= self._stop.next_step:
             self._decide(step)
-        if self._verify is not None:
-            self._verify.after_step(self, training, step)
+        if self._rehearsal is not None:
+            self._rehearsal.after_step(self, training, step)
 
     def evaluate(self, metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Results of an evaluation at the present step: numbers and short texts."""
@@ -272,6 +272,8 @@ class Run(Facts):
         self._tick_at = now + _TICK_S
         self._stop.watch()
         self._stop.tick()
+        if self._options.parallel == "swarm" and self.swarm is not None and self.swarm.stopped:
+            self.stop("the swarm was stopped by its owner")
         if self._main:
             self._spool.check()
             self._progress(done=False)

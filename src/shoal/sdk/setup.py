@@ -39,13 +39,14 @@ class Setup:
     def __init__(self, context: Context, options: Options, spool: Spool, host: Host):
         self._context, self._options, self._spool, self._host = context, options, spool, host
         self.device = choose_device(context.local_rank, options.device, alone=context.world_size == 1)
-        self.parallel = make(options.parallel, options.mesh, context, self.device, ddp=options.extra.get("ddp"))
+        more = {kind: options.extra.get(kind) for kind in ("ddp", "swarm")}
+        self.parallel = make(options.parallel, options.mesh, context, self.device, **more)
         self.accumulation = Accumulation(self.parallel)
         self.parts = Parts()
         self.driver: Feed | None = None
         """The feed whose batches are the steps."""
         self.ledgers: list[tuple[Feed, Ledger]] = []
-        self.seed = options.seed or 0
+        self.seed = (options.seed or 0) + self.parallel.data_seed
         self.resumed_from: Path | None = None
         self.resumed_step = 0
         self.is_news = False
@@ -94,6 +95,7 @@ class Setup:
         self.resume()
         if fresh and self.resumed_from is None and self._options.seed is not None and self._context.world_size > 1:
             seed_everything(self.seed, "rank", self._context.rank)
+        self.parallel.begin(self.parts.schedulers, self._samples)
         return tuple(prepared)
 
     def register(self, objects: tuple[Any, ...]) -> None:
@@ -299,6 +301,11 @@ class Setup:
             "parallel": self.parallel.name,
             "torch": str(torch.__version__),
         }
+
+    def _samples(self) -> int | None:
+        """Behind the gradients of this step, if one batch of the prepared loader is all of it."""
+        now = self.driver.now if self.driver is not None and self._options.accumulate == 1 else None
+        return now.used if now is not None else None
 
     def _warn(self, code: str, text: str) -> None:
         if (code, text) in self._warned:

@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from shoal.agent.wire import SAVE_WANTED
 from shoal.sdk.agree import ALONE, DO, PATIENCE_S, Agreement, Plan
 from shoal.sdk.context import Context
 from shoal.sdk.signals import Signals
+from shoal.sdk.stacks import listen
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ class Stop:
     def install(self) -> None:
         if not self._signals.install():
             logger.debug("not in the main thread: signals are left alone")
+        if self._context.on_platform:
+            listen(str(self._context.spool_dir), self._context.rank)
 
     def watch(self) -> None:
         """Begin to agree with the other ranks, if there are any. Safe to call again."""
@@ -105,6 +109,8 @@ class Stop:
 
     def tick(self) -> None:
         """About once per second, from the training thread: with one worker, the clock is looked at here."""
+        if self._context.on_platform and self._context.is_main and self._was_asked():
+            self.request_save()
         if self._thread is None and self._time_to_save():
             self._save_now, self.next_step = True, 0
 
@@ -149,6 +155,14 @@ class Stop:
             self._wish = (signal.Signals(signum).name, 128 + signum)
         if self._thread is None:
             self.next_step = 0
+
+    def _was_asked(self) -> bool:
+        """By the agent, once for each time it asks."""
+        try:
+            (self._context.spool_dir / SAVE_WANTED).unlink()
+        except OSError:
+            return False
+        return True
 
     def _time_to_save(self) -> bool:
         return self.every_s is not None and self.step > 0 and self._clock() - self._saved_at >= self.every_s

@@ -99,6 +99,7 @@ class Training:
         if setup is None:
             return
         setup.check_data()
+        setup.parallel.note(metrics)
         for feed in setup.parts.feeds:
             feed.use()
         for feed, ledger in setup.ledgers:
@@ -137,6 +138,7 @@ class Training:
         if save and self._due is not None:
             self._take()
         self._closed = True
+        setup.parallel.close()
         for loader in setup.parts.loaders:
             let_go(loader)
         for _, ledger in setup.ledgers:

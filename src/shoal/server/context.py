@@ -8,14 +8,21 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from shoal.core.settings import Layout, ServerSettings
-from shoal.engines.base import Engine
+from shoal.engines.many import Engines
+from shoal.server.attached import Attached
 from shoal.server.db import Database
 from shoal.server.gate import Gate
+from shoal.server.gateway import Gateway
 from shoal.server.guards import Guards
 from shoal.server.live import Live
 from shoal.server.meter import Meter
+from shoal.server.neighbours import Givers
+from shoal.server.orders import Orders
+from shoal.server.pool import Pool
 from shoal.server.scheduler.memory import QueueMemory
+from shoal.server.services.lease_keys import Keyring
 from shoal.server.services.vault import Vault
+from shoal.server.swarm_keepers import Keepers
 from shoal.store.blobstore import BlobStore
 
 
@@ -28,12 +35,22 @@ class Context:
     db: Database
     store: BlobStore
     vault: Vault
-    engine: Engine
+    engine: Engines
     live: Live
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)
     meter: Meter = field(default_factory=Meter)
+    pool: Pool = field(default_factory=Pool)
+    orders: Orders = field(default_factory=Orders)
+    gateway: Gateway = field(default_factory=Gateway)
+    attached: Attached = field(default_factory=Attached)
+    givers: Givers = field(default_factory=Givers)
+    keepers: Keepers = field(default_factory=Keepers)
+    ssh_keys: Keyring = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ssh_keys = Keyring(self.layout.server_dir)
 
 
 def _context(request: Request) -> Context:

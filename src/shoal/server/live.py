@@ -72,9 +72,13 @@ class Live:
         self._followers: dict[str, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = defaultdict(set)
         self._watchers: set[Watcher | Listener] = set()
         self.scheduler = threading.Event()
+        self.leases = threading.Event()
+        """Wakes the clock of leases."""
         self.closing = False
         self._beats: dict[tuple[str, int], float] = {}
         self._waiting: dict[str, str] = {}
+        self.leaving: set[str] = set()
+        """Preflights to be removed once their agents have left."""
 
     @property
     def waiting(self) -> dict[str, str]:
@@ -90,18 +94,19 @@ class Live:
             if before.get(job_id) != found.get(job_id):
                 self._tell_watchers(job_id)
 
-    def job_changed(self, job_id: str, *, schedule: bool = False) -> None:
+    def job_changed(self, job_id: str, *, schedule: bool = False, by: Listener | None = None) -> None:
+        """`by`: who made the change, and need not hear of it."""
         with self._lock:
             followers = list(self._followers.get(job_id, ()))
         for loop, event in followers:
             loop.call_soon_threadsafe(event.set)
-        self._tell_watchers(job_id)
+        self._tell_watchers(job_id, by)
         if schedule:
             self.scheduler.set()
 
-    def sweep_changed(self, sweep_id: str) -> None:
+    def sweep_changed(self, sweep_id: str, *, by: Listener | None = None) -> None:
         """Whoever follows it, and the sweeper, hear of it as of a job."""
-        self.job_changed(sweep_id)
+        self.job_changed(sweep_id, by=by)
 
     def listen(self) -> Listener:
         """For a thread of the server's own that hears of every job and sweep, as long as the server lives."""
@@ -118,6 +123,7 @@ class Live:
             self.job_changed(job_id)
         self._tell_watchers(None)
         self.scheduler.set()
+        self.leases.set()
 
     @asynccontextmanager
     async def following(self, job_id: str) -> AsyncIterator[asyncio.Event]:
@@ -145,9 +151,9 @@ class Live:
             with self._lock:
                 self._watchers.discard(watcher)
 
-    def _tell_watchers(self, job_id: str | None) -> None:
+    def _tell_watchers(self, job_id: str | None, by: Listener | None = None) -> None:
         with self._lock:
-            watchers = list(self._watchers)
+            watchers = [watcher for watcher in self._watchers if watcher is not by]
         for watcher in watchers:
             watcher.tell(job_id)
 

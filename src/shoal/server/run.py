@@ -22,17 +22,21 @@ from shoal.core.boot import boot_id
 from shoal.core.errors import MissingExtra, Refused
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.local import LocalEngine
+from shoal.engines.many import Engines
 from shoal.engines.nursery import Nursery
 from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
+from shoal.server.lane import LaneProtocol
 from shoal.server.live import Live
 from shoal.server.migrations import upgrade
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import ledger
+from shoal.server.services import engines, ledger
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
 from shoal.server.services.imports import resume_imports, stop_imports
+from shoal.server.services.lease_clock import LeaseClock
+from shoal.server.services.swarm_watch import SwarmWatch
 from shoal.server.services.vault import Vault
 from shoal.server.sweeper.loop import Sweeper
 from shoal.store.blobstore import BlobStore
@@ -45,13 +49,22 @@ def run(layout: Layout, settings: ServerSettings) -> int:
     logging.basicConfig(
         level=os.environ.get("SHOAL_LOG_LEVEL", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _sole_server(layout), _listening(layout, settings) as (listener, url):
         context = open_context(layout, settings)
-        scheduler, sweeper = Scheduler(context, url), Sweeper(context)
+        scheduler, sweeper, swarms = Scheduler(context, url), Sweeper(context), SwarmWatch(context, url)
+        app = create_app(context)
+        context.pool.open(context, app)
+        context.gateway.open(context)
         server = _Server(
             uvicorn.Config(
-                create_app(context), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+                app,
+                http=LaneProtocol,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=5,
             ),
             on_ready=lambda: _announce(layout, url),
             on_exit=context.live.close,
@@ -60,6 +73,9 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         logger.info("serving %s at %s; %d attempts adopted", layout.root, url, len(adopted))
         scheduler.start()
         sweeper.start()
+        swarms.start()
+        leases = LeaseClock(context)
+        leases.start()
         resume_imports(context)
         # uvicorn stops in good order on these, then raises them again: that must not end us before we have closed.
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -70,8 +86,12 @@ def run(layout: Layout, settings: ServerSettings) -> int:
             server.run(sockets=[listener])
         finally:
             context.live.close()
+            context.gateway.close()
+            leases.stop()
+            context.pool.close()
             scheduler.stop()
             sweeper.stop()
+            swarms.stop()
             stop_imports(context)
             context.db.close()
             layout.server_file.unlink(missing_ok=True)
@@ -92,15 +112,17 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
         live=Live(),
     )
     ensure_owner(context)
+    engines.open_all(context)
     ledger.begin(context)
     clean_up(context)
     return context
 
 
-def _open_engine(layout: Layout, settings: ServerSettings) -> LocalEngine:
+def _open_engine(layout: Layout, settings: ServerSettings) -> Engines:
     agent_env = {"SHOAL_LOG_RATE_KB_S": str(settings.log_rate_kb_s)}
     nursery = Nursery(sys.executable, agent_env, layout.server_dir / "nursery.log") if settings.warm else None
-    return LocalEngine(layout.nodes_dir, slots=settings.slots, agent_env=agent_env, nursery=nursery)
+    local = LocalEngine(layout.nodes_dir, slots=settings.slots, agent_env=agent_env, nursery=nursery)
+    return Engines(local=local)
 
 
 def _open_store(layout: Layout, settings: ServerSettings) -> BlobStore:

@@ -16,7 +16,7 @@ import psutil
 
 from shoal.client import Client
 from shoal.client.local import owner_key, read_record, running_server, start_server, stop_server
-from shoal.core.settings import Layout
+from shoal.core.settings import Layout, ServerSettings
 
 _WAIT_S = 60.0
 
@@ -24,12 +24,15 @@ _WAIT_S = 60.0
 class LiveServer:
     """Everything it starts carries SHOAL_HOME=<its home> in the environment, which is how leftovers are found."""
 
-    def __init__(self, home: Path, *, slots: int = 4, store: str | None = None):
-        self.home, self.slots, self.store = home, slots, store
+    def __init__(self, home: Path, *, slots: int = 4, store: str | None = None, preflight: bool = False):
+        """`preflight`: whether jobs that should have one are tried before they are submitted."""
+        self.home, self.slots, self.store, self.preflight = home, slots, store, preflight
         self.layout = Layout(home)
 
     def start(self) -> LiveServer:
         store = ["--store", self.store] if self.store else []
+        if not self.preflight and not self.layout.settings_file.exists():
+            ServerSettings(preflight_after_h=0.0).save(self.layout)
         start_server(self.layout, ["--slots", str(self.slots), *store])
         return self
 
@@ -133,10 +136,24 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(home: Path, *, slots: int = 4, store: str | None = None) -> Iterator[LiveServer]:
+def live_server(
+    home: Path, *, slots: int = 4, store: str | None = None, preflight: bool = False
+) -> Iterator[LiveServer]:
     home.mkdir(parents=True, exist_ok=True)
-    server = LiveServer(home, slots=slots, store=store)
+    server = LiveServer(home, slots=slots, store=store, preflight=preflight)
     try:
         yield server.start()
     finally:
         server.close()
+
+
+def processes_of(job_id: str) -> list[psutil.Process]:
+    """Every live process of a job, on whatever host of this machine's, by its id in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SHOAL_JOB_ID") == job_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

@@ -27,6 +27,7 @@ from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
+from shoal.engines.many import Engines
 from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
@@ -88,7 +89,7 @@ def make_context(
         db=Database(layout.database, synchronous="OFF"),
         store=LocalStore(layout.store_dir),
         vault=Vault(layout.secret_key),
-        engine=engine or IdleEngine(),
+        engine=engine if isinstance(engine, Engines) else Engines(local=engine or IdleEngine()),
         live=Live(),
         guards=Guards(passwords=Passwords(memory_kib=8, time_cost=1)),
     )

@@ -62,10 +62,17 @@ class World:
             for node in range(attempt.num_nodes):
                 self.beat(attempt.job_id, node, state=NodeState.RUNNING)
 
-    def beat(self, job_id, node=0, **report):
+    def attempt(self, job_id):
+        """The newest."""
         with self.ctx.db.read() as session:
-            attempt = session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(-Attempt.number)).first()
-        return agents.beat(self.ctx, AgentIdentity(job_id, attempt.id, attempt.number, node), BeatRequest(**report))
+            return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(-Attempt.number)).first()
+
+    def beat(self, job_id, node=0, **report):
+        attempt = self.attempt(job_id)
+        return self.beat_as(AgentIdentity(job_id, attempt.id, attempt.number, node), **report)
+
+    def beat_as(self, who, **report):
+        return agents.beat(self.ctx, who, BeatRequest(**report))
 
     def end(self, job_id, code=0, **report):
         self.beat(job_id, state=NodeState.EXITED, exit_code=code, **report)

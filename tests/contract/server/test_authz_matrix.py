@@ -7,11 +7,11 @@ import json
 import re
 import shutil
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import pytest
+from authz_rows import ANSWERS, BUG, MEDIUM, PREFLIGHT, ROUTES, RUN, SWARM, SWEEP
 from sqlalchemy import select, update
 
 from shoal.core.agents import TOKEN_HEADER
@@ -19,215 +19,42 @@ from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.bugs import BugCommit
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
+from shoal.core.jobs import JobSpec
+from shoal.core.leases import LeaseAsk
 from shoal.core.metrics import MediaCommit, RunImport
 from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet
+from shoal.core.pool import JOIN_HEADER
+from shoal.core.schema import utcnow
+from shoal.core.snapshots import SnapshotCommit
+from shoal.core.swarm import SwarmSpec
+from shoal.core.swarm_views import INVITATION_HEADER
 from shoal.core.sweeps import SweepSpec
 from shoal.server.app import PREFIX, create_app
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import SessionRow, User
+from shoal.server.models.pool import PoolJoin, PoolRow
+from shoal.server.models.swarm import Swarm, SwarmCheckpoint, SwarmPeer
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import AgentIdentity, hash_token, routes_of
-from shoal.server.services import bugs, checkpoints, datasets, git, media, runs, secrets, sweeps
+from shoal.server.services import (
+    bugs,
+    checkpoints,
+    datasets,
+    git,
+    leases,
+    media,
+    preflights,
+    runs,
+    secrets,
+    snapshots,
+    swarms,
+    sweeps,
+)
 from shoal.server.services.people import start_session
 from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
-
-@dataclass(frozen=True)
-class Row:
-    """Who may call a route: anyone, agents, admins, people with a scope, or members with a role and a scope."""
-
-    who: str
-    role: Role | None = None
-    scope: Scope = Scope.READ
-    body: Any = None
-    params: dict[str, Any] = field(default_factory=dict)
-    foreign: str | tuple[str, ...] | None = None
-    """The part (or parts) of the path or body that names a thing of another tenant's."""
-    content: bytes | None = None
-    use: dict[str, str] = field(default_factory=dict)
-    """Which of the world's things a path parameter stands for, where it is not the one of its own name."""
-
-
-def public(body=None):
-    return Row("anyone", body=body)
-
-
-def person(scope, body=None, foreign=None):
-    return Row("person", scope=scope, body=body, foreign=foreign)
-
-
-def admin(body=None):
-    return Row("admin", scope=Scope.ADMIN, body=body)
-
-
-def member(role, scope, body=None, foreign=None, **more):
-    return Row("member", role=role, scope=scope, body=body, foreign=foreign, **more)
-
-
-def agent(body=None, **more):
-    return Row("agent", body=body, **more)
-
-
-VIEW = (Role.VIEWER, Scope.READ)
-WORK = (Role.MEMBER, Scope.WRITE)
-OWN = (Role.OWNER, Scope.ADMIN)
-W = "/workspaces/{workspace}"
-PASSWORD = "long enough, this"
-EMPTY = {"files": []}
-UPLOAD = {"dataset": "upload"}
-JOIN = {"pid": 1, "boot_id": "b", "host": "h", "address": "127.0.0.1", "port": 1}
-RUN = {"run_id": "another", "name": "another", "created": "2026-01-31T12:00:00Z"}
-IMPORTED = {"job": "imported"}
-MEDIUM = {
-    "rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "m", "type": "image", "manifest": {"files": [{"path": "m.png", "size": 0, "chunks": []}]},
-}  # fmt: skip
-SWEEP = {
-    "name": "s2", "job": {"name": "s2", "entry": ["train.py"], "source_id": "<source>"}, "space": {"lr": {"kind": "choice", "values": [1]}},
-}  # fmt: skip
-BUG = {"rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "step-1-rank-0", "error": "E", "manifest": EMPTY}
-
-ROUTES = {
-    "GET /health": public(),
-    "POST /auth/sign-up": public({"email": "new@example.org", "password": PASSWORD}),
-    "POST /auth/sign-in": public({"email": "new@example.org", "password": PASSWORD}),
-    "POST /auth/sign-out": person(Scope.READ),
-    "POST /auth/password": person(Scope.ADMIN, {"old_password": PASSWORD, "new_password": PASSWORD}),
-    "GET /auth/me": person(Scope.READ),
-    "PATCH /auth/me": person(Scope.ADMIN, {"name": "Another"}),
-    "GET /auth/sessions": person(Scope.READ),
-    "DELETE /auth/sessions": person(Scope.ADMIN),
-    "DELETE /auth/sessions/{session}": person(Scope.ADMIN, foreign="session"),
-    "GET /admin/users": admin(),
-    "POST /admin/users": admin({"email": "new@example.org", "password": PASSWORD}),
-    "PATCH /admin/users/{user}": admin({"is_admin": True}),
-    "PUT /admin/users/{user}/password": admin({"password": PASSWORD}),
-    "GET /admin/limits": admin(),
-    "PATCH /admin/limits": admin({"max_source_mb": 100}),
-    "GET /keys": person(Scope.READ),
-    "POST /keys": person(Scope.ADMIN, {"name": "another", "scopes": ["read"]}),
-    "DELETE /keys/{key}": person(Scope.ADMIN, foreign="key"),
-    "GET /store/usage": admin(),
-    "POST /store/check": admin(),
-    "POST /store/gc": admin(),
-    "GET /machines": person(Scope.READ),
-    "GET /workspaces": person(Scope.READ),
-    "POST /workspaces": person(Scope.ADMIN, {"name": "another"}),
-    f"PATCH {W}": member(*OWN, {"name": "renamed"}),
-    f"DELETE {W}": member(*OWN),
-    f"GET {W}/members": member(*VIEW),
-    f"PUT {W}/members": member(*OWN, {"email": "member@example.org", "role": "viewer"}),
-    f"DELETE {W}/members/{{member}}": member(Role.VIEWER, Scope.ADMIN, foreign="member"),
-    f"GET {W}/secrets": member(*VIEW),
-    f"PUT {W}/secrets": member(*WORK, {"name": "s2", "value": "v"}),
-    f"DELETE {W}/secrets/{{name}}": member(*WORK, foreign="name"),
-    f"GET {W}/registries": member(*VIEW),
-    f"PUT {W}/registries": member(*WORK, {"host": "h2", "token": "t"}),
-    f"DELETE {W}/registries/{{host}}": member(*WORK, foreign="host"),
-    f"GET {W}/git-sources": member(*VIEW),
-    f"POST {W}/git-sources": member(*WORK, {"name": "g2", "url": "https://github.com/a/b"}),
-    f"DELETE {W}/git-sources/{{name}}": member(*WORK, foreign="name"),
-    f"POST {W}/sources": member(*WORK, {"manifest": EMPTY}),
-    f"POST {W}/sources/git": member(*WORK, {"url": "ext::never"}),
-    f"POST {W}/sources/notebook": member(*WORK, {"url": "ftp://never"}),
-    f"GET {W}/sources/{{source}}/receipt": member(*VIEW, foreign="source"),
-    f"POST {W}/store/missing": member(*WORK, {"hashes": []}),
-    f"POST {W}/store/chunks": member(*WORK, content=b""),
-    f"GET {W}/store/chunks/{{hash}}": member(*VIEW, foreign="hash"),
-    f"POST {W}/store/fetch": member(*VIEW, {"hashes": ["<hash>"]}, foreign="hashes"),
-    f"GET {W}/datasets": member(*VIEW),
-    f"POST {W}/datasets": member(*WORK, {"name": "d2"}),
-    f"GET {W}/datasets/{{dataset}}": member(*VIEW, foreign="dataset"),
-    f"DELETE {W}/datasets/{{dataset}}": member(*WORK, foreign="dataset", use={"dataset": "name"}),
-    f"GET {W}/datasets/{{dataset}}/files": member(*VIEW, foreign="dataset"),
-    f"GET {W}/datasets/{{dataset}}/manifest": member(*VIEW, foreign="dataset"),
-    f"PUT {W}/datasets/{{dataset}}/manifest": member(*WORK, foreign="dataset", use=UPLOAD, content=json.dumps(EMPTY).encode()),
-    f"POST {W}/datasets/{{dataset}}/fail": member(*WORK, {"error": "no"}, foreign="dataset", use=UPLOAD),
-    f"POST {W}/datasets/import": member(*WORK, {"name": "d3", "url": "ftp://never"}),
-    f"POST {W}/checkpoints/{{checkpoint}}/export": member(*WORK, {"destination": "ftp://never"}, foreign="checkpoint"),
-    f"GET {W}/checkpoints": member(*VIEW),
-    f"POST {W}/checkpoints": member(*WORK, {"name": "c2", "manifest": EMPTY}),
-    f"GET {W}/checkpoints/{{checkpoint}}": member(*VIEW, foreign="checkpoint"),
-    f"DELETE {W}/checkpoints/{{checkpoint}}": member(*WORK, foreign="checkpoint"),
-    f"GET {W}/checkpoints/{{checkpoint}}/manifest": member(*VIEW, foreign="checkpoint"),
-    f"GET {W}/checkpoints/{{checkpoint}}/archive": member(*VIEW, foreign="checkpoint"),
-    f"GET {W}/checkpoints/{{checkpoint}}/files/{{path}}": member(*VIEW, foreign="checkpoint"),
-    f"POST {W}/checkpoints/{{checkpoint}}/keep": member(*WORK, {"keep": True}, foreign="checkpoint"),
-    f"POST {W}/jobs": member(*WORK, {"name": "j2", "entry": ["train.py"], "source_id": "<source>"}, foreign="source_id"),
-    f"GET {W}/jobs": member(*VIEW),
-    f"GET {W}/jobs/{{job}}": member(*VIEW, foreign="job"),
-    f"DELETE {W}/jobs/{{job}}": member(*WORK, foreign="job"),
-    f"POST {W}/jobs/{{job}}/stop": member(*WORK, foreign="job"),
-    f"POST {W}/jobs/{{job}}/resume": member(*WORK, foreign="job"),
-    f"GET {W}/jobs/{{job}}/why": member(*VIEW, foreign="job"),
-    f"PATCH {W}/jobs/{{job}}": member(*WORK, {"priority": 1}, foreign="job"),
-    f"POST {W}/queue/simulate": member(*VIEW, {}),
-    "GET /queue": person(Scope.READ),
-    "GET /admin/quotas": admin(),
-    "PATCH /admin/quotas/{target}": Row("admin", scope=Scope.ADMIN, body={"slots": 4}, use={"target": "workspace"}),
-    f"POST {W}/sweeps": member(*WORK, SWEEP, foreign="job"),
-    f"GET {W}/sweeps": member(*VIEW),
-    f"GET {W}/sweeps/{{sweep}}": member(*VIEW, foreign="sweep"),
-    f"GET {W}/sweeps/{{sweep}}/trials": member(*VIEW, foreign="sweep"),
-    f"POST {W}/sweeps/{{sweep}}/stop": member(*WORK, foreign="sweep"),
-    f"POST {W}/sweeps/{{sweep}}/rerun": member(*WORK, foreign="sweep"),
-    f"DELETE {W}/sweeps/{{sweep}}": member(*WORK, foreign="sweep"),
-    "GET /billing/prices": person(Scope.READ),
-    "GET /billing/usage": person(Scope.READ),
-    "GET /admin/billing/usage": admin(),
-    "GET /admin/billing/verify": admin(),
-    f"GET {W}/billing/usage": member(*VIEW),
-    f"GET {W}/billing/verify": member(*VIEW),
-    f"POST {W}/quotes": member(*VIEW, {"entry": ["train.py"], "source_id": "<source>"}, foreign="source_id"),
-    f"GET {W}/jobs/{{job}}/checkpoint-archive": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/share": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/logs": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/follow": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/metrics": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/metric-names": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/media": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/media/{{media_id}}": member(*VIEW, foreign=("job", "media_id")),
-    f"GET {W}/jobs/{{job}}/bugs": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/bugs/{{bug}}/manifest": member(*VIEW, foreign=("job", "bug")),
-    f"GET {W}/jobs/{{job}}/source/manifest": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/ledger": member(*VIEW, foreign="job"),
-    f"GET {W}/jobs/{{job}}/config": member(*VIEW, foreign="job"),
-    f"POST {W}/imports": member(*WORK, RUN),
-    f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": member(*WORK, foreign=("job", "stream"), use=IMPORTED, content=b"not zstd", params={"part": "a", "seq_first": 0, "count": 1}),
-    f"POST {W}/jobs/{{job}}/import/checkpoints": member(*WORK, {"name": "c", "manifest": EMPTY}, foreign="job", use=IMPORTED),
-    f"POST {W}/jobs/{{job}}/import/media": member(*WORK, MEDIUM, foreign="job", use=IMPORTED),
-    f"POST {W}/jobs/{{job}}/import/bugs": member(*WORK, BUG, foreign="job", use=IMPORTED),
-    f"POST {W}/jobs/{{job}}/import/state": member(*WORK, {"status": "stopped"}, foreign="job", use=IMPORTED),
-    "POST /agent/join": agent(JOIN),
-    "POST /agent/beat": agent({"state": "preparing"}),
-    "POST /agent/segments/{stream}": agent(params={"seq_first": 0, "count": 1}, content=b"not zstd"),
-    "GET /agent/manifests/{manifest}": agent(),
-    "GET /agent/chunks/{hash}": agent(),
-    "POST /agent/chunks": agent(content=b""),
-    "POST /agent/checkpoints": agent({"name": "c", "manifest": EMPTY}),
-    "POST /agent/media": agent(MEDIUM),
-    "POST /agent/bugs": agent(BUG),
-}  # fmt: skip
-
-ANSWERS = {
-    "POST /auth/sign-in": 401,  # nobody has that password
-    "POST /auth/sign-out": 409,  # a key has no session
-    "POST /auth/password": 409,  # nor a password
-    f"DELETE {W}/members/{{member}}": 409,  # the last owner stays
-    f"POST {W}/datasets/import": 422,  # not a URL to fetch from
-    f"POST {W}/checkpoints/{{checkpoint}}/export": 422,  # not a place to write to
-    f"POST {W}/sources/git": 422,  # not a URL to fetch from
-    f"POST {W}/sources/notebook": 422,
-    f"GET {W}/sources/{{source}}/receipt": 404,  # it was not made of a notebook
-    f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded
-    f"PATCH {W}/jobs/{{job}}": 409,  # nor does it wait
-    f"GET {W}/jobs/{{job}}/checkpoint-archive": 404,  # it wrote none
-    "POST /agent/segments/{stream}": 422,  # not zstd
-    f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": 422,
-}
-"""Where the right answer to one who may is not a success."""
-
-NEVER_SIGNED_IN = ("anonymous", "revoked key", "expired key", "agent")
+NEVER_SIGNED_IN = ("anonymous", "revoked key", "expired key", "agent", "joiner", "guest", "peer")
 PEOPLE = ("viewer", "member", "owner", "read-only key", "other tenant", "job token", "admin")
 
 
@@ -258,6 +85,13 @@ def populate(ctx):
     checkpoint = checkpoints.push(ctx, access, CheckpointPush(name="thing", manifest=weights)).checkpoint.id
     spec = SWEEP | {"name": "thing", "job": SWEEP["job"] | {"source_id": job_source(ctx, jobs[0])}}
     sweep = sweeps.create(ctx, access, SweepSpec.model_validate(spec)).id
+    preflight = preflights.start(
+        ctx, access, JobSpec.model_validate(PREFLIGHT | {"source_id": job_source(ctx, jobs[0])})
+    ).id
+    swarm = swarms.create(
+        ctx, access, SwarmSpec.model_validate(SWARM | {"name": "thing", "source_id": job_source(ctx, jobs[0])})
+    )
+    lease = leases.rent(ctx, access, LeaseAsk(name="thing")).id
     tokens = {
         "revoked key": add_key(ctx, owner, "revoked", revoked=True),
         "expired key": add_key(ctx, owner, "expired", life=timedelta(seconds=-1)),
@@ -270,10 +104,16 @@ def populate(ctx):
         "other tenant": other.key,
         "admin": add_person(ctx, "admin@example.org", is_admin=True).key,
         "job token": "shoalj_the-token-of-the-test",
+        "joiner": "shoalp_the-token-of-the-test",
+        "guest": swarm.invitation.token,
+        "peer": "shoalq_the-token-of-the-test",
     }
+    add_peer(ctx, swarm, checkpoint, tokens["peer"])
+    add_machine(ctx, tokens["joiner"])
     agent = AgentIdentity(jobs[0], first_attempt(ctx, jobs[0]), 1, 0)
     medium = media.commit(ctx, agent, MediaCommit.model_validate(MEDIUM | {"n": 0})).id
     bug = bugs.commit(ctx, agent, BugCommit.model_validate(BUG | {"n": 0})).id
+    snapshot = snapshots.capture(ctx, agent, SnapshotCommit(manifest=Manifest(files=[]))).snapshot.id
     attempt = update(Attempt).where(Attempt.job_id == jobs[0])
     ctx.db.write(lambda s: s.execute(attempt.values(read_token_hash=hash_token(tokens["job token"]))) and None)
     with ctx.db.read() as session:
@@ -282,8 +122,28 @@ def populate(ctx):
     ids = {"workspace": owner.workspace_id, "key": owner.key_id, "member": owner.user_id, "name": "thing", "host": "thing",
            "job": jobs[0], "hash": chunk, "stream": "log", "dataset": available, "upload": upload, "checkpoint": checkpoint,
            "manifest": source.manifest_id, "source": source.id, "path": "weights.bin",
-           "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "user": owner.user_id}  # fmt: skip
+           "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "machine": "thing", "user": owner.user_id,
+           "engine": "thing", "preflight": preflight, "lease": lease, "snapshot": snapshot,
+           "swarm": swarm.swarm.id, "invitation": swarm.invitation.id, "peer": "peer_thing"}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
+
+
+def add_machine(ctx, join_token):
+    now = utcnow()
+    row = PoolRow(id="mach_thing", name="thing", via="ssh", asked={"host": "10.0.0.5"}, state="up", kind="cpu", slots=1,
+                  facts={}, steps=[], problems=[], created_at=now)  # fmt: skip
+    join = PoolJoin(id="join_thing", token_hash=hash_token(join_token), ask={}, address="127.0.0.1", machine_id=None,
+                    expires_at=now + timedelta(days=1))  # fmt: skip
+    ctx.db.write(lambda session: session.add_all([row, join]))
+
+
+def add_peer(ctx, swarm, checkpoint, token):
+    now, swarm_id = utcnow(), swarm.swarm.id
+    row = SwarmPeer(id="peer_thing", swarm_id=swarm_id, invitation_id=swarm.invitation.id, name="thing", public_key="b" * 64,
+                    token_hash=hash_token(token), token_expires_at=now + timedelta(days=1), state="training",
+                    client_mode=False, facts={}, stats={}, joined_at=now, seen_at=now)  # fmt: skip
+    kept = SwarmCheckpoint(checkpoint_id=checkpoint, swarm_id=swarm_id, round=1, hash="h")
+    ctx.db.write(lambda session: session.add_all([row, kept]))
 
 
 def add_session(ctx, person):
@@ -309,8 +169,10 @@ class World:
         self.ctx, self.facts, self.app = ctx, facts, make_app(ctx)
         self.callers = {"anonymous": AppClient(self.app)}
         for caller, token in facts.tokens.items():
-            as_agent = {"token": None, "headers": {TOKEN_HEADER: token}}
-            self.callers[caller] = AppClient(self.app, **as_agent if caller.endswith("agent") else {"token": token})
+            kinds = {"joiner": JOIN_HEADER, "guest": INVITATION_HEADER}
+            header = TOKEN_HEADER if caller.endswith("agent") else kinds.get(caller)
+            known_by = {"headers": {header: token}} if header else {"token": token}
+            self.callers[caller] = AppClient(self.app, **known_by)
 
     def call(self, caller, route, **ids):
         row, (method, template) = ROUTES[route], route.split(" ")
@@ -327,6 +189,7 @@ class World:
         self.ctx.db.write(lambda s: s.execute(ended) and None)
         over = update(Sweep).values(state="stopped", ended_at=Sweep.created_at)
         self.ctx.db.write(lambda s: s.execute(over) and None)
+        self.ctx.db.write(lambda s: s.execute(update(Swarm).values(state="stopped")) and None)
 
     def rows_written(self):
         """Rows ever inserted, changed or deleted through this server."""
@@ -368,8 +231,8 @@ def expected(caller, row):
     """The status a caller must get, or None if the policy lets them through."""
     if row.who == "anyone":
         return None
-    if row.who == "agent":
-        return None if caller == "agent" else 401
+    if row.who in ("agent", "joiner", "guest", "peer"):
+        return None if caller == row.who else 401
     if caller in NEVER_SIGNED_IN:
         return 401
     if row.who == "admin":
@@ -399,7 +262,7 @@ def test_every_path_parameter_is_either_foreign_or_knowingly_not():
     every `{user}` of the server is theirs to manage."""
     for route, row in ROUTES.items():
         names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path"}
-        if row.who not in ("agent", "admin"):
+        if row.who not in ("agent", "admin", "peer"):
             foreign = {row.foreign} if isinstance(row.foreign, str) else set(row.foreign or ())
             assert names == foreign & names, route
 
@@ -454,7 +317,19 @@ def test_those_who_may_are_let_through(world, route):
     callers = (
         ["anonymous"]
         if row.who == "anyone"
-        else ["owner", "agent", "read-only key", "other tenant", "member", "viewer", "job token", "admin"]
+        else [
+            "owner",
+            "agent",
+            "joiner",
+            "guest",
+            "peer",
+            "read-only key",
+            "other tenant",
+            "member",
+            "viewer",
+            "job token",
+            "admin",
+        ]
     )
     first, *others = [caller for caller in callers if expected(caller, row) is None]
     answer = world.call(first, route)

@@ -100,6 +100,21 @@ def test_without_such_files_the_step_comes_from_the_name(tmp_path):
     assert facts("latest", tmp_path, [])["step"] is None
 
 
+@pytest.mark.parametrize(
+    ("files", "only_logs"),
+    [
+        (["offline-run-20261116_141500-ab12cd34/run-ab12cd34.wandb", "debug-internal.log"], True),
+        (["run-20261116_141500-ab12cd34/files/config.yaml"], True),
+        (["events.out.tfevents.1700000000.host.1.0", "train/events.out.tfevents.1700000000.host.1.1"], True),
+        (["offline-run-20261116_141500-ab12cd34/run-ab12cd34.wandb", "model.pt"], False),
+        (["runs.json"], False),
+        ([], False),
+    ],
+)
+def test_what_trackers_write_is_told_from_what_a_job_can_go_on_from(tmp_path, files, only_logs):
+    assert facts("wandb", tmp_path, files)["only_logs"] is only_logs
+
+
 def own(root: Path, **changes: object) -> list[str]:
     """A checkpoint as the SDK leaves it."""
     (root / "model.pt").write_bytes(b"x" * 10)

@@ -1,4 +1,4 @@
-"""SHOAL_EMULATE_CUDA=1 puts a folder on PYTHONPATH, before the user's own; nothing else does."""
+"""SHOAL_EMULATE_CUDA=1 and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from shoal.agent import runtime
 
 
-def merged(user):
-    return runtime.merge({"PATH": "/bin"}, {"RANK": "0"}, user, {}, lambda text: text)
+def merged(user, **contract):
+    return runtime.merge({"PATH": "/bin"}, {"RANK": "0", **contract}, user, {}, lambda text: text)
 
 
 def test_without_the_variable_the_path_is_the_users():
@@ -20,3 +20,4 @@ def test_with_it_a_folder_with_nothing_but_our_startup_comes_first():
     assert rest == ["/mine", "/yours"]
     assert [p.name for p in Path(first).iterdir() if p.name != "__pycache__"] == ["sitecustomize.py"]
     assert merged({"SHOAL_EMULATE_CUDA": "1"})["PYTHONPATH"] == first
+    assert merged({}, USE_DDP="1")["PYTHONPATH"] == first, "those of a gang can be asked for their stacks"

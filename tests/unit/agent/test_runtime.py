@@ -188,7 +188,7 @@ def test_nodes_of_one_machine_meet_on_loopback() -> None:
     local = JoinReply({"ready": True, "num_nodes": 2, "accels": 1, "master_addr": "127.0.0.1"})
     assert runtime.network_env(local, {}) == {"GLOO_SOCKET_IFNAME": "lo"}
     assert runtime.network_env(local, {"GLOO_SOCKET_IFNAME": "eth0"}) == {}
-    assert runtime.network_env(GANG, {}) == runtime.network_env(ALONE, {}) == {}
+    assert runtime.network_env(ALONE, {}) == runtime.network_env(GANG, {}, lambda _: None) == {}
 
 
 def test_torchrun_gets_the_gang_and_no_restarts() -> None:
@@ -206,3 +206,12 @@ def test_nothing_of_the_contract_holds_the_agents_token() -> None:
         **runtime.launcher_env(LAUNCH, GANG),
     }
     assert "secret-token" not in str(everything)
+
+
+def test_workers_on_several_machines_meet_on_the_interface_that_leads_to_the_first() -> None:
+    both = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}
+    assert runtime.network_env(GANG, {}, {GANG.master_addr: "eth7"}.get) == both
+    assert runtime.network_env(GANG, {"NCCL_SOCKET_IFNAME": "ib0"}, lambda _: "eth7") == both | {
+        "NCCL_SOCKET_IFNAME": "ib0"
+    }
+    assert runtime.network_env(GANG, {"GLOO_SOCKET_IFNAME": "ib0"}, lambda _: "eth7") == {}

@@ -13,7 +13,7 @@ from shoal.agent import wire
 from shoal.core import agents
 
 
-@pytest.mark.parametrize("name", ["Launch", "Mount", "JoinReply", "BeatReply"])
+@pytest.mark.parametrize("name", ["Launch", "Mount", "Neighbours", "JoinReply", "BeatReply"])
 def test_every_field_and_default_is_that_of_the_schema(name: str) -> None:
     light, schema = getattr(wire, name), getattr(agents, name)
     assert set(light.__annotations__) == set(schema.model_fields)

@@ -144,7 +144,7 @@ def test_interruption_is_exit_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_that_leaves_early_is_no_error(stub: Stub) -> None:
     machine = {"name": "m", "kind": "cpu", "slots_total": 1, "slots_free": 1}
-    stub.will(reply(body={"machines": [machine] * 20_000}))
+    stub.will(reply(body={"machines": [machine] * 20_000}), reply(body=[]))
     command = f"{sys.executable} -m shoal.cli machine list | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=dict(os.environ))
     assert done.stdout.startswith("NAME")
@@ -163,6 +163,6 @@ def test_global_options_are_taken_anywhere(
     cli: Cli, stub: Stub, monkeypatch: pytest.MonkeyPatch, tokens: list[str]
 ) -> None:
     monkeypatch.setenv("SHOAL_URL", "http://127.0.0.1:9")
-    stub.will(reply(body={"machines": []}))
+    stub.will(reply(body={"machines": []}), reply(body=[]))
     ran = cli(*(token.replace("URL", stub.url) for token in tokens))
-    assert (ran.code, ran.out) == (0, '{\n  "machines": []\n}\n')
+    assert (ran.code, ran.out) == (0, '{\n  "machines": [],\n  "leases": []\n}\n')

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from shoal.client._push import LARGEST, SMALLEST, Sender, send_tree
+from shoal.client._push import LARGEST, MOST_UNASKED, SMALLEST, Sender, send_tree
 from shoal.core.errors import Refused, Unreachable
 from shoal.store.hashing import chunk_hash
 from shoal.store.known import KnownFiles
@@ -21,10 +21,12 @@ class Server:
     def __init__(self):
         self.chunks: dict[str, bytes] = {}
         self.requests: list[int] = []
+        self.questions = 0
         self.fail_times = 0
         self._lock = threading.Lock()
 
     def missing(self, hashes):
+        self.questions += 1
         return {h for h in hashes if h not in self.chunks}
 
     def send(self, chunks):
@@ -151,6 +153,50 @@ def test_requests_take_about_a_second_each(monkeypatch, bytes_per_s, least, most
     piece = memoryview(b"x" * 500_000)
     with Sender(line, lambda _: None, clock=lambda: line.now) as sender:
         for i in range(160):
-            sender.take(chunk_hash(str(i).encode()), piece)
+            sender.take([(chunk_hash(str(i).encode()), piece)])
         sender.finish()
     assert least <= max(line.requests[-3:-1]) <= most + len(piece)
+
+
+@pytest.fixture
+def one_by_one(server, monkeypatch):
+    """Send numbered chunks, one per request."""
+    monkeypatch.setattr("shoal.client._push.THREADS", 1)
+    monkeypatch.setattr("shoal.client._push.MOST_CHUNKS", 1)
+    monkeypatch.setattr("shoal.store.transfer._FIRST_WAIT_S", 0.001)
+
+    def send(numbers):
+        with Sender(server, lambda _: None) as sender:
+            for data in (b"%d" % n for n in numbers):
+                sender.take([(chunk_hash(data), memoryview(data))])
+            sender.finish()
+
+    return send
+
+
+def test_where_all_is_missing_few_questions_are_asked(server, one_by_one):
+    one_by_one(range(100))
+    assert len(server.requests) == 100
+    assert 100 / (MOST_UNASKED + 1) <= server.questions <= 100 / MOST_UNASKED + 1
+
+
+def test_where_the_server_has_something_every_batch_is_asked_for(server, one_by_one):
+    one_by_one(range(0, 100, 2))
+    server.requests.clear()
+    server.questions = 0
+    one_by_one(range(100))
+    assert (len(server.requests), server.questions) == (50, 100)
+
+
+def test_what_it_has_is_sent_again_only_in_measure_with_what_it_had_not(server, one_by_one):
+    one_by_one(range(50, 100))
+    server.requests.clear()
+    one_by_one(range(100))
+    assert 50 <= len(server.requests) <= 50 + MOST_UNASKED
+
+
+def test_after_a_cut_off_request_questions_are_asked_again(server, one_by_one):
+    one_by_one(range(20))
+    server.questions, server.fail_times = 0, 3
+    one_by_one(range(20, 30))
+    assert len(server.chunks) == 30 and server.questions >= 6

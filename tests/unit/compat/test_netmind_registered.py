@@ -96,4 +96,4 @@ def test_the_import_name_of_the_original_leads_here():
     with pytest.raises(ImportError, match="PyTorch"):
         shim.TensorflowTrainerCallback  # noqa: B018
     with pytest.raises(AttributeError):
-        shim.htp  # noqa: B018
+        shim.nothing  # noqa: B018

@@ -65,3 +65,24 @@ def test_only_the_users_own_files_see_cuda():
         f"      ask({str(EMULATE.parents[1] / 'sdk/device.py')!r}), ask(site + '/torch/distributed/run.py'))\n"
     )
     assert python(code).stdout.split() == ["1", "1", "0", "0", "0", "0", "0", "1"]
+
+
+LEAVES = """
+import os, sys, threading, time
+sys.modules["torch.distributed"] = sys
+def work():
+    data = bytes(200_000_000)
+    import hashlib
+    begun.set()
+    hashlib.sha256(data)  # outside the interpreter, as torch's threads are
+    os.write(1, b"finished")
+begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are seen in /proc")
+def test_threads_finish_what_they_do_before_the_interpreter_ends():
+    assert python(LEAVES).stdout == "", "else this proves nothing"
+    assert python(LEAVES, STARTUP).stdout == "finished"

@@ -7,6 +7,7 @@ import time
 import pytest
 from sdk_memory_store import Store
 
+from shoal.agent.wire import SAVE_WANTED
 from shoal.sdk.context import read_context
 from shoal.sdk.stop import Decision, Stop
 
@@ -254,3 +255,14 @@ def test_a_rank_stuck_among_the_dead_after_a_signal_is_ended(make, capfd):
     assert ended.wait(10)
     assert codes[0] == 143
     assert "do not answer" in capfd.readouterr().err
+
+
+def test_a_checkpoint_the_agent_asks_for_comes_once_for_each_time_it_asks(tmp_path):
+    stop = Stop(read_context("t", None, {"SHOAL_SPOOL": str(tmp_path)}), store=Store)
+    stop.tick()
+    assert stop.next_step == math.inf
+    (tmp_path / SAVE_WANTED).touch()
+    stop.tick()
+    assert stop.decide(1) == Decision(save=True, stop=False)
+    stop.tick()
+    assert stop.next_step == math.inf and not (tmp_path / SAVE_WANTED).exists()

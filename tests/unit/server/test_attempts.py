@@ -164,6 +164,17 @@ def test_a_job_stopped_while_running_ends_stopped_whatever_its_workers_say(world
     assert "stopped by a@b.c" in view.reason
 
 
+def test_a_node_that_its_machine_told_to_end_is_lost_even_if_its_workers_left_well(world):
+    job = world.submit(min_nodes=2, max_nodes=2)
+    attempt = world.run(job)
+    world.beat(attempt, 0, state=NodeState.EXITED, exit_code=0, told=True)
+    assert world.beat(attempt, 1, state=NodeState.RUNNING).fenced
+    world.beat(attempt, 1, state=NodeState.EXITED, exit_code=0)
+    view = world.view(job)
+    assert view.status is JobState.QUEUED
+    assert view.attempt_list[0].reason == "node 0: its machine told it to end"
+
+
 def test_a_lost_node_is_decided_and_the_job_tried_again(world):
     job = world.submit(min_nodes=2, max_nodes=2)
     attempt = world.run(job)

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from web_browser import Browser
 from web_run import Run
+from web_swarms import add_swarm
 from web_sweeps import add_sweep
 
 from shoal.core.errors import NotSignedIn
@@ -134,6 +135,20 @@ def test_a_sweeps_change_is_told_to_those_who_may_see_it(ctx, anna, berta):
     in_loop(work)
 
 
+def test_a_swarms_change_is_told_to_those_who_may_see_it(ctx, anna, berta):
+    mine, theirs = add_swarm(ctx, anna, "mine"), add_swarm(ctx, berta, "theirs")
+
+    async def work():
+        reader = Reader(ctx, anna)
+        await reader.next()
+        ctx.live.job_changed(theirs)
+        kind, _, told = await reader.after(lambda: ctx.live.job_changed(mine))
+        assert (kind, told) == ("swarm", {"id": mine, "name": "mine", "status": "running"})
+        await reader.stream.aclose()
+
+    in_loop(work)
+
+
 def test_the_stream_ends_with_the_session_and_with_the_server(ctx, anna, monkeypatch):
     monkeypatch.setattr(changes, "PING_S", 0.05)
 
@@ -170,7 +185,8 @@ def test_a_cursor_that_is_none_is_refused(app, ctx, anna, after):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/machines", "/queue", "/w/default/jobs", "/w/default/sweeps", "/w/default/datasets"]
+    "path",
+    ["/", "/machines", "/queue", "/w/default/jobs", "/w/default/sweeps", "/w/default/swarms", "/w/default/datasets"],
 )
 def test_list_pages_listen_to_the_stream_and_stand_without_scripts(app, ctx, anna, path):
     page = Browser(app).enter(ctx, anna).get(path).text

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from fastapi import FastAPI
 from web_browser import Browser
+from web_swarms import add_swarm
 from web_sweeps import add_sweep
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
@@ -51,10 +52,13 @@ PAGES = [
     "/w/default/sweeps/new?from=a-sweep",
     "/w/default/sweeps/a-sweep",
     "/w/default/sweeps/a-sweep?order=result",
+    "/w/default/swarms",
+    "/w/default/swarms/a-swarm",
     "/w/default/datasets",
     "/w/default/datasets/words",
     "/w/default/datasets/words?file=part/a.csv",
     "/w/default/checkpoints",
+    "/w/default/leases",
     "/w/default/secrets",
     "/w/default/members",
 ]
@@ -116,6 +120,7 @@ def filled(ctx: Context, anna: Person) -> Person:
     job_id = add_job(ctx, anna)
     add_dataset(ctx, anna, {"part/a.csv": f"id,text\n1,{XSS}\n".encode(), "readme.txt": XSS.encode()})
     add_sweep(ctx, anna, "a-sweep", job_id=job_id, metric=XSS, space={"text": Choice(values=[XSS, "b"])})
+    add_swarm(ctx, anna, "a-swarm", reason=XSS, entry=["train.py", XSS], peers=[(XSS, "training", 10, {"device": XSS})])
     secrets.set_secret(ctx, anna.access(), SecretSet(name="token", value="planted-secret-value"))
     entry = put_file(ctx, anna, "model.bin", b"weights")
     checkpoints.push(ctx, anna.access(), CheckpointPush(name="pushed", manifest=Manifest(files=[entry])))

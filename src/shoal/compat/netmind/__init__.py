@@ -1,6 +1,6 @@
 """NetMind's `nmp` and its companions on Shoal's own API, so that scripts written for NetMind Power run unmodified.
 
-Importing this imports neither torch nor transformers; the two callbacks load when they are asked for.
+Importing this imports neither torch nor transformers; the callbacks and the swarm mode load when they are asked for.
 """
 
 from shoal.compat.netmind.checkpoint import NetmindCheckPoint
@@ -33,6 +33,10 @@ def __getattr__(name: str) -> object:
         from shoal.compat.netmind.callback import NetmindTrainerCallback
 
         return NetmindTrainerCallback
+    if name in ("HivemindTrainerCallback", "hmp", "htp"):
+        from shoal.compat import swarm
+
+        return getattr(swarm, name)
     if name == "TensorflowTrainerCallback":
         raise ImportError("TensorflowTrainerCallback is not here: Shoal trains PyTorch models only.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Spreading one model over processes without changing the script: none, ddp, fsdp, pipeline and their meshes."""
+"""Spreading one model over processes without changing the script: none, ddp, fsdp, pipeline, their meshes, and swarms."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ def make(
     device: torch.device,
     *,
     ddp: Mapping[str, Any] | None = None,
+    swarm: Mapping[str, Any] | None = None,
 ) -> Parallel:
     """Collective. The way of parallelism that `parallel` and `mesh` ask for, on the world of `context`.
 
-    Makes the process group if one is needed and there is none. `ddp`: more arguments of DistributedDataParallel.
+    Makes the process group if one is needed and there is none. `ddp`: more arguments of DistributedDataParallel; `swarm`:
+    settings of the swarm, where no ticket has them.
     """
+    if parallel == "swarm":
+        from shoal.sdk.parallel.swarm import make_peer
+
+        return make_peer(device, context.world_size, swarm)
     plan = read_plan(parallel, mesh, context.world_size)
     if plan.is_plain:
         from shoal.sdk.parallel.none import NoParallel

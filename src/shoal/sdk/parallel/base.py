@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ class Parallel(ABC):
     """Which share of the data this process reads. The pipeline stages of one group read the same share."""
     data_world: int = 1
     """How many shares there are."""
+    data_seed: int = 0
+    """Added to the seed of the data order, where processes that know nothing of each other read the same data."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -48,6 +50,17 @@ class Parallel(ABC):
         """State dicts that reference live tensors, where rank 0 holds all of them; None where it does not."""
         del model, optimizers
         return None
+
+    def begin(self, schedulers: Sequence[Any], samples: Callable[[], int | None]) -> None:
+        """After each `prepare`. `samples`: of the step at hand, where the loader tells."""
+        del schedulers, samples
+
+    def note(self, metrics: Mapping[str, float]) -> None:
+        """After each step."""
+        del metrics
+
+    def close(self) -> None:  # noqa: B027
+        """The run is over."""
 
     @abstractmethod
     def full_state(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[State, list[State]] | None:

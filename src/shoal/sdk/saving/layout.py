@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.core.durable import sync
+
 FORMAT = 1
 ABOUT = "shoal.json"
 _NAME = re.compile(r"step-(\d{9,})")
@@ -100,11 +102,11 @@ def write_about(directory: Path, said: Mapping[str, Any]) -> None:
 
 def commit(partial: Path, final: Path) -> None:
     """Make it visible, and durable, in one step."""
-    sync_directory(partial)
+    sync(partial)
     if final.exists():
         discard(final)
     partial.rename(final)
-    sync_directory(final.parent)
+    sync(final.parent)
 
 
 def discard(path: Path) -> None:
@@ -126,11 +128,3 @@ def prune(directory: Path, keep: int) -> None:
         for path in directory.iterdir():
             if path.name.startswith((".tmp-step-", ".trash-step-")):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import ColumnElement, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shoal.server.models.base import Base
@@ -70,3 +70,9 @@ class Checkpoint(Base):
     kept: Mapped[bool] = mapped_column(default=False)
     damaged: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime]
+
+
+def holds_state() -> ColumnElement[bool]:
+    """Of a checkpoint: a job can go on from it, for there is more in it than logs."""
+    told: ColumnElement[bool] = Checkpoint.facts["only_logs"].as_boolean()
+    return told.is_not(True)

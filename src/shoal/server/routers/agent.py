@@ -8,12 +8,16 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
+from shoal.core.attach import AttachFetch, AttachOrder
 from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.metrics import MediaCommit, MediaCommitted
+from shoal.core.snapshots import SnapshotCommit, SnapshotCommitted
+from shoal.core.stacks import StacksReport
 from shoal.server.context import Ctx
+from shoal.server.lane import received
 from shoal.server.policy import Agent
-from shoal.server.services import agents, bugs, checkpoints, media, streams
+from shoal.server.services import agents, attaches, bugs, checkpoints, media, snapshots, stacks, streams
 
 router = APIRouter(prefix="/agent", tags=["agent"])
 Stream = Literal["log", "system", "metric"]
@@ -60,7 +64,7 @@ def chunk(ctx: Ctx, who: Agent, hash: str) -> Response:
 @router.post("/chunks")
 async def put_chunks(ctx: Ctx, who: Agent, request: Request) -> dict[str, int]:
     """Upload chunks of a checkpoint or of media."""
-    body = await request.body()
+    body = await received(request)
     return {"stored": await run_in_threadpool(checkpoints.put_chunks, ctx, who, body)}
 
 
@@ -80,3 +84,21 @@ def commit_media(ctx: Ctx, who: Agent, request: MediaCommit) -> MediaCommitted:
 def commit_bug(ctx: Ctx, who: Agent, request: BugCommit) -> BugCommitted:
     """Tell of a step that failed, and commit its capsule; `missing` lists chunks to upload first."""
     return bugs.commit(ctx, who, request)
+
+
+@router.post("/snapshots")
+def capture_snapshot(ctx: Ctx, who: Agent, request: SnapshotCommit) -> SnapshotCommitted:
+    """Commit what was on a lease's volume; `missing` lists chunks to upload first."""
+    return snapshots.capture(ctx, who, request)
+
+
+@router.post("/attach")
+def attach(ctx: Ctx, who: Agent, request: AttachFetch) -> AttachOrder:
+    """How to let those in who attach to this node, as its agent was told to."""
+    return attaches.fetch(ctx, who, request)
+
+
+@router.post("/stacks", status_code=204)
+def report_stacks(ctx: Ctx, who: Agent, request: StacksReport) -> None:
+    """Where each worker of the node was when the server asked for it."""
+    stacks.report(ctx, who, request)

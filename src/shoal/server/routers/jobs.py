@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from shoal.core.attach import AttachAsk, AttachView
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
+from shoal.core.stacks import StacksAsked, StacksView
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import downloads, jobs, streams
+from shoal.server.services import attaches, downloads, jobs, preflights, stacks, streams
 from shoal.server.services import follow as following
 from shoal.server.web import share
 
@@ -21,9 +23,9 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 @router.post("", status_code=201)
-def submit(ctx: Ctx, access: Worker, spec: JobSpec) -> JobView:
-    """Queue a training job. Refused at once if it can never run."""
-    return jobs.submit(ctx, access, spec)
+def submit(ctx: Ctx, access: Worker, spec: JobSpec, preflight: str | None = None) -> JobView:
+    """Queue a training job. Refused at once if it can never run. It takes over the report of `preflight`, which then goes."""
+    return preflights.submit(ctx, access, spec, preflight)
 
 
 @router.get("")
@@ -55,6 +57,24 @@ def stop(ctx: Ctx, access: Worker, job: str) -> JobView:
 def resume(ctx: Ctx, access: Worker, job: str) -> JobView:
     """Continue a stopped or failed job from its newest good checkpoint."""
     return jobs.resume(ctx, access, job)
+
+
+@router.post("/{job}/stacks", status_code=202)
+def ask_for_stacks(ctx: Ctx, access: Worker, job: str) -> StacksAsked:
+    """Have all workers of a running job tell where they are. It goes on meanwhile."""
+    return stacks.ask(ctx, access, job)
+
+
+@router.get("/{job}/stacks")
+def latest_stacks(ctx: Ctx, access: Viewer, job: str) -> StacksView:
+    """Where the workers were when that was last asked for, or when the job was found to stand still."""
+    return stacks.latest(ctx, access, job)
+
+
+@router.post("/{job}/attach", status_code=202)
+def attach(ctx: Ctx, access: Worker, job: str, ask: AttachAsk, request: Request) -> AttachView:
+    """Have a node of a running job opened for a key; `is_ready` when ssh can get in."""
+    return attaches.ask(ctx, access, job, ask, host=request.url.hostname or "")
 
 
 @router.delete("/{job}", status_code=204)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shoal.server.scheduler.grow import growth
 from shoal.server.scheduler.model import (
     Decision,
     Hold,
@@ -22,7 +23,7 @@ from shoal.server.scheduler.model import (
 )
 from shoal.server.scheduler.order import ranked
 from shoal.server.scheduler.reserve import could_ever, is_brief, reserve, victims
-from shoal.server.scheduler.room import Room, choose
+from shoal.server.scheduler.room import Room, by_zone, choose
 from shoal.server.scheduler.share import held_slots
 
 __all__ = ["Decision", "Hold", "MachineState", "Placement", "Policy", "QueuedJob", "Reservation", "RunningJob", "Share",
@@ -43,7 +44,8 @@ def largest_possible(machines: Sequence[MachineState], accels: int) -> tuple[int
     """(nodes, accels) of the largest request the empty pool could run, keeping `accels` if any machine has as many."""
     biggest = max((m.slots for m in machines), default=0)
     accels = min(accels, biggest)
-    return (sum(m.slots // accels for m in machines) if accels else 0), accels
+    nodes = by_zone((m.name, m.slots // accels) for m in machines) if accels else {}
+    return max((sum(part.values()) for part in nodes.values()), default=0), accels
 
 
 class _Pass:
@@ -67,6 +69,7 @@ class _Pass:
                 waiting[job.job_id] = f"place {len(waiting) + 1} in the queue"  # the long tail of a long queue
             elif self._in_quota(job):
                 self._consider(job)
+        self.decision.grows.update(growth(self.snapshot, self.decision, self.room.free, self.left))
         return self.decision
 
     def _consider(self, job: QueuedJob) -> None:

@@ -8,23 +8,28 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.agents import Launch
-from shoal.core.errors import ShoalError
+from shoal.core.errors import Refused, ShoalError
 from shoal.core.ids import new_id
 from shoal.core.schema import utcnow
+from shoal.core.settings import Layout
 from shoal.core.states import AttemptState, JobState, NodeState
-from shoal.engines.base import AgentState, Gang
+from shoal.engines.base import AgentState, Gang, Machine
 from shoal.engines.slots import cpu_threads
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Decision, Placement, decide
 from shoal.server.scheduler.memory import ran_s
-from shoal.server.services import attempts, budgets, ledger
+from shoal.server.scheduler.tend import Tending
+from shoal.server.services import attempts, budgets, ledger, preflights
 from shoal.server.services.agents import read_token
 from shoal.server.services.jobs import request_preempt, request_stop
 from shoal.server.services.keys import flush_touched
@@ -42,6 +47,8 @@ class OpenNode:
     machine: str
     slots: tuple[int, ...]
     state: NodeState
+    over: bool
+    """Its attempt was given up, or its job told to end."""
 
 
 class Scheduler:
@@ -51,6 +58,7 @@ class Scheduler:
         self._kept_house_at = time.monotonic()
         self._gone_since: dict[tuple[str, int], float] = {}
         self._renewed_at = float("-inf")
+        self._tending = Tending(ctx)
 
     def start(self) -> None:
         self._thread.start()
@@ -72,9 +80,11 @@ class Scheduler:
             self.ctx.live.scheduler.wait(_TICK_S)
 
     def _housekeep(self) -> None:
+        preflights.see_off(self.ctx)
         if time.monotonic() - self._kept_house_at > _HOUSEKEEPING_S or self.ctx.live.closing:
             self._kept_house_at = time.monotonic()
             flush_touched(self.ctx)
+            preflights.clear(self.ctx)
 
     def pass_once(self) -> None:
         machines = self.ctx.engine.capacity()
@@ -87,7 +97,8 @@ class Scheduler:
             self._hit_limit(job_id, text)
         for sweep_id, text in sweeps:
             self._end_sweep(sweep_id, text)
-        self._watch(nodes)
+        self._watch(nodes, {m.name for m in machines if m.state == "lost"})
+        self._tending.watch(nodes)
         self._act(decide(seen))
 
     def _renew(self, nodes: list[OpenNode]) -> None:
@@ -106,6 +117,7 @@ class Scheduler:
             self._start(job_id, gang)
         for job_id, for_id in decision.preempts.items():
             self._preempt(job_id, for_id)
+        self._tending.grow(decision.grows)
 
     def _preempt(self, job_id: str, for_id: str) -> None:
         def work(session: Session) -> bool:
@@ -143,64 +155,95 @@ class Scheduler:
             self._lose(attempt.id, range(len(gang)), f"the agent could not be started: {error}")
 
     def _gang(self, attempt: Attempt, gang: list[Placement], tokens: list[str]) -> Gang:
-        layout = self.ctx.layout
         with self.ctx.db.read() as session:
-            name = session.get_one(Job, attempt.job_id).name
+            job = session.get_one(Job, attempt.job_id)
         machines = {m.name: m for m in self.ctx.engine.capacity()}
+        if missing := [node.machine for node in gang if node.machine not in machines]:
+            raise Refused(f"machine '{missing[0]}' has left the pool")
+        # Nodes here reach the server by loopback; nodes elsewhere reach them where they reach the server.
+        elsewhere = next((machines[node.machine].url for node in gang if machines[node.machine].url), None)
         return Gang(
             attempt_id=attempt.id,
+            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned),
             nodes=[
-                Launch(
-                    job_id=attempt.job_id,
-                    job_name=name,
-                    attempt_id=attempt.id,
-                    attempt=attempt.number,
-                    node=index,
+                self._launch(
+                    attempt,
+                    index,
+                    machines[node.machine],
+                    node.slots,
+                    job_name=job.name,
                     token=token,
-                    url=self.url,
-                    server_file=str(layout.server_file),
-                    store_path=None if self.ctx.settings.store else str(layout.store_dir),
-                    work_dir=str(layout.nodes_dir / f"{attempt.id}.{index}"),
-                    cache_dir=str(layout.cache_dir),
-                    python=sys.executable,
-                    machine=node.machine,
-                    slots=list(node.slots),
-                    slot_kind=machines[node.machine].kind,
-                    cpu_threads=cpu_threads(machines[node.machine].kind, machines[node.machine].slots),
+                    address=urlsplit(elsewhere).hostname if elsewhere and not machines[node.machine].url else None,
                 )
                 for index, (node, token) in enumerate(zip(gang, tokens, strict=True))
             ],
         )
 
-    def _watch(self, nodes: list[OpenNode]) -> None:
+    def _launch(self, attempt: Attempt, index: int, machine: Machine, slots: tuple[int, ...], **more: Any) -> Launch:
+        layout, away = self.ctx.layout, machine.home is not None
+        there = Layout(Path(machine.home)) if machine.home is not None else layout
+        return Launch(
+            job_id=attempt.job_id,
+            attempt_id=attempt.id,
+            attempt=attempt.number,
+            node=index,
+            url=machine.url or self.url,
+            server_file=None if away else str(layout.server_file),
+            hide=[str(layout.server_dir)] if away else [],
+            store_path=None if away or self.ctx.settings.store else str(layout.store_dir),
+            work_dir=str(there.nodes_dir / f"{attempt.id}.{index}"),
+            cache_dir=str(there.cache_dir),
+            python=machine.python or sys.executable,
+            machine=machine.name,
+            slots=[machine.devices[s] for s in slots] if machine.devices else list(slots),
+            slot_kind=machine.kind,
+            cpu_threads=cpu_threads(machine.kind, machine.slots, machine.cores),
+            **more,
+        )
+
+    def _watch(self, nodes: list[OpenNode], lost: set[str]) -> None:
         """Decide on nodes that no longer speak: a dead agent at once, a silent one when its lease is over."""
+        left: set[str] = set()
         for node in nodes:
             key = (node.attempt_id, node.index)
-            if node.state.is_terminal:
+            if node.state.is_terminal or node.attempt_id in left:
                 continue
             state = self.ctx.engine.status(*key)
+            if state is AgentState.WAITING and not node.over:
+                self.ctx.live.beat(*key)  # the engine's own queue is as long as it is
+                continue
+            if state is AgentState.WAITING:
+                left.add(node.attempt_id)
+                self.ctx.engine.cancel(node.attempt_id)
+                gang = [n.index for n in nodes if n.attempt_id == node.attempt_id]
+                self._lose(node.attempt_id, gang, "taken out of the engine's queue", told=True)
+                continue
             lease = self.ctx.settings.start_timeout_s if node.state is NodeState.PENDING else self.ctx.settings.lease_s
             silent = self.ctx.live.silence_s(*key)
             if state is AgentState.ALIVE and silent <= lease:
                 self._gone_since.pop(key, None)
             elif state is AgentState.ALIVE:
+                self.ctx.queue.shun(node.machine)
                 self.ctx.engine.cancel(node.attempt_id)
                 self._lose(node.attempt_id, [node.index], f"no word from its agent for {lease:.0f} s")
             elif state is AgentState.UNKNOWN:
                 self._lose(node.attempt_id, [node.index], "its agent was never started")
+            elif node.machine in lost:
+                self.ctx.engine.salvage(*key)  # whenever the machine is back
+                self._lose(node.attempt_id, [node.index], f"its machine '{node.machine}' was lost")
             else:
-                self._bury(node, lease)
+                self._bury(node, lease, silent)
 
-    def _bury(self, node: OpenNode, lease: float) -> None:
-        """Its agent died. A salvager ends what it left and reports for it; if that fails too, the node is lost."""
+    def _bury(self, node: OpenNode, lease: float, silent: float) -> None:
+        """Its agent died. A salvager ends what it left and reports for it; if nobody speaks, the node is lost."""
         key = (node.attempt_id, node.index)
         since = self._gone_since.setdefault(key, time.monotonic())
         self.ctx.engine.salvage(*key)
-        if time.monotonic() - since > lease:
+        if max(time.monotonic() - since, silent) > lease:
             self._lose(node.attempt_id, [node.index], "its agent died")
             self._gone_since.pop(key, None)
 
-    def _lose(self, attempt_id: str, indexes: range | list[int], reason: str) -> None:
+    def _lose(self, attempt_id: str, indexes: range | list[int], reason: str, *, told: bool = False) -> None:
         def work(session: Session) -> str:
             attempt = session.get_one(Attempt, attempt_id)
             for index in indexes:
@@ -214,7 +257,7 @@ class Scheduler:
                         exit_code=None,
                         failed_rank=None,
                         reason=reason,
-                        told=attempt.fenced,
+                        told=told or attempt.fenced,
                     )
                     ledger.end_node(session, self.ctx.meter, attempt_id, index, lease_s=None)
             return attempt.job_id
@@ -230,13 +273,17 @@ class Scheduler:
         self.ctx.live.job_changed(job_id)
 
 
+_OVER = Attempt.fenced | Job.stop_requested_at.is_not(None)
+
+
 def _open_nodes(session: Session) -> list[OpenNode]:
     rows = session.execute(
-        select(Attempt.job_id, Node.attempt_id, Node.index, Node.machine, Node.slots, Node.state)
+        select(Attempt.job_id, Node.attempt_id, Node.index, Node.machine, Node.slots, Node.state, _OVER)
         .join(Attempt, Attempt.id == Node.attempt_id)
+        .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.state != AttemptState.ENDED.value)
     )
-    return [OpenNode(j, a, i, m, tuple(s), NodeState(state)) for j, a, i, m, s, state in rows]
+    return [OpenNode(j, a, i, m, tuple(s), NodeState(state), over) for j, a, i, m, s, state, over in rows]
 
 
 def _over_time(session: Session) -> list[tuple[str, str]]:

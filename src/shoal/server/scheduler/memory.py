@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.engines.base import Machine
 from shoal.server.db import in_parts
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
 from shoal.server.scheduler.share import aged, used_between
@@ -27,6 +29,7 @@ from shoal.server.scheduler.simulate import left_s
 _HISTORY_JOBS = 200
 _HISTORY_S = 60.0
 _PAST_HALF_LIVES = 10
+_SHUN_LEAST_S, _SHUN_MOST_S = 60.0, 3_600.0
 _COLUMNS = (Job.id, Job.workspace_id, Job.priority, Job.spec, Job.created_at, Job.started_at, Job.attempts)
 
 
@@ -44,6 +47,29 @@ class QueueMemory:
     _used: dict[str, float] = field(default_factory=dict)
     """Workspace → slot-seconds, faded."""
     _used_at: float = 0.0
+    _shunned: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Machine → until when, and for how long."""
+
+    def shun(self, machine: str) -> None:
+        """A node there fell silent though its engine sees nothing wrong: for a while, longer each time, others come first."""
+        length = min(2 * self._shunned.get(machine, (0.0, _SHUN_LEAST_S / 2))[1], _SHUN_MOST_S)
+        self._shunned[machine] = (time.monotonic() + length, length)
+
+    @property
+    def shunned(self) -> list[str]:
+        return [machine for machine, (until, _) in list(self._shunned.items()) if until > time.monotonic()]
+
+    def trust(self, machine: str) -> None:
+        """An agent there has joined its gang."""
+        self._shunned.pop(machine, None)
+
+    def _trusted(self, machines: Iterable[Machine]) -> list[Machine]:
+        """Those that are up, without the shunned where there are others."""
+        found, now = list(machines), time.monotonic()
+        for lost in [m for m in found if m.state != "up"]:
+            self.trust(lost.name)  # its engine has noticed: what it says next is believed
+        up = [m for m in found if m.state == "up"]
+        return [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
 
     def forget(self, job_id: str) -> None:
         """It was changed while it waited."""
@@ -58,7 +84,7 @@ class QueueMemory:
             self._account(session, now, policy)
             return Snapshot(
                 now=now,
-                machines=_machines(session, machines),
+                machines=_machines(session, self._trusted(machines)),
                 queue=self._queue(session, now),
                 running=running,
                 shares=self._shares(session),
@@ -126,7 +152,7 @@ class QueueMemory:
         for attempt_id, machine, held in session.execute(_HELD):
             mine = slots.setdefault(attempt_id, {})
             mine[machine] = mine.get(machine, 0) + len(held)
-        running = []
+        running, leases = [], set(session.scalars(select(Lease.job_id).where(Lease.ended_at.is_(None))))
         for row in session.execute(_OPEN):
             started = row.attempt_created_at.timestamp()
             ran = ran_s(session, row.id, row.started_at) if row.attempts > 1 else 0.0
@@ -143,8 +169,9 @@ class QueueMemory:
                     started=started,
                     ends_in_s=min(likely, default=None),
                     stopping=row.stop_requested_at is not None,
-                    keeps=started - asked.since >= policy.patience_s,
+                    keeps=started - asked.since >= policy.patience_s or row.id in leases,
                     asked=asked,
+                    may_grow=bool(row.spec.get("grow")) and _has_run(row, now) >= policy.grow_s,
                 )
             )
         return running
@@ -174,6 +201,7 @@ def policy_of(settings: ServerSettings) -> Policy:
         patience_s=settings.queue_patience_h * 3600,
         preempt=settings.queue_preempt,
         grace_s=settings.stop_grace_s,
+        grow_s=settings.queue_grow_s,
     )
 
 
@@ -202,11 +230,12 @@ def _machines(session: Session, machines: Iterable[Machine]) -> list[MachineStat
     used: dict[str, set[int]] = {}
     for _, machine, slots in session.execute(_HELD):
         used.setdefault(machine, set()).update(slots)
-    return [
-        MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())))
-        for m in machines
-        if m.state == "up"
-    ]
+    return [MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ()))) for m in machines]
+
+
+def _has_run(row: Row[Any], now: float) -> float:
+    """Seconds of the attempt at hand."""
+    return now - row.attempt_started_at.timestamp() if row.attempt_started_at is not None else -1.0
 
 
 def _likely_end(row: Row[Any], asked: QueuedJob, expected_s: float | None, ran: float) -> list[float]:

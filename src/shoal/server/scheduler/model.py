@@ -25,6 +25,8 @@ class Policy:
     """Nothing is preempted for a job that is to start within this time anyway."""
     commit_s: float = 3_600.0
     """What a slot just given counts as used, in slot-seconds."""
+    grow_s: float = 300.0
+    """An attempt runs at least this long before it ends for one with more nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class RunningJob:
     """It is not preempted (again)."""
     asked: QueuedJob | None = None
     """What it would be in the queue."""
+    may_grow: bool = False
+    """It wants more nodes, and has run long enough to be started again for them."""
 
     @property
     def total(self) -> int:
@@ -151,6 +155,8 @@ class Decision:
     """Job id → why it waits, in words for people; in the order of the queue."""
     preempts: dict[str, str] = field(default_factory=dict)
     """Running job to end and queue again → the job it makes room for."""
+    grows: dict[str, int] = field(default_factory=dict)
+    """Running job that could save and start again, alone of these → the nodes it would have then; the first first."""
     holds: dict[str, Hold] = field(default_factory=dict)
     """Of jobs that wait for more than their turn."""
     reserved: list[Reservation] = field(default_factory=list)

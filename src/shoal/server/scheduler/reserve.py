@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, Reservation, RunningJob
-from shoal.server.scheduler.room import choose, fits
+from shoal.server.scheduler.room import by_zone, choose, fits, zone
 
 
 def reserve(
@@ -68,7 +68,8 @@ class _Counts:
 
     def __init__(self, free: Mapping[str, int], job: QueuedJob):
         self.free, self._job = dict(free), job
-        self.nodes = sum(n // job.accels for m, n in free.items() if m not in job.exclude)
+        found = by_zone((m, n // job.accels) for m, n in free.items() if m not in job.exclude)
+        self._nodes = {name: sum(part.values()) for name, part in found.items()}
 
     def add(self, leaving: RunningJob, sign: int = 1) -> bool:
         """Whether the job has room now."""
@@ -79,8 +80,8 @@ class _Counts:
                 continue  # a machine that takes no new jobs
             self.free[machine] = after = before + sign * count
             if machine not in self._job.exclude:
-                self.nodes += after // accels - before // accels
-        return self.nodes >= self._job.min_nodes
+                self._nodes[zone(machine)] += after // accels - before // accels
+        return max(self._nodes.values(), default=0) >= self._job.min_nodes
 
 
 def _needed(counts: _Counts, chosen: list[RunningJob]) -> list[RunningJob]:

@@ -56,8 +56,26 @@ class Room:
         return None
 
 
+def zone(machine: str) -> str:
+    """What stands before the colon in its name. A gang is all in one zone: a cluster with a queue of its own is one."""
+    return machine.partition(":")[0] if ":" in machine else ""
+
+
+def by_zone(counts: Iterable[tuple[str, int]]) -> dict[str, dict[str, int]]:
+    zones: dict[str, dict[str, int]] = {}
+    for machine, count in counts:
+        zones.setdefault(zone(machine), {})[machine] = count
+    return zones
+
+
 def choose(free: Mapping[str, int], job: QueuedJob, most: int) -> dict[str, int] | None:
-    fitting = {m: n // job.accels for m, n in free.items() if n >= job.accels and m not in job.exclude}
+    fitting = ((m, n // job.accels) for m, n in free.items() if n >= job.accels and m not in job.exclude)
+    found = [nodes for _, part in sorted(by_zone(fitting).items()) if (nodes := _in_zone(part, free, job, most))]
+    # The first of the best: machines of our own come before those of a cluster.
+    return max(found, key=lambda nodes: (any(m in job.prefer for m in nodes), sum(nodes.values())), default=None)
+
+
+def _in_zone(fitting: Mapping[str, int], free: Mapping[str, int], job: QueuedJob, most: int) -> dict[str, int] | None:
     wanted = min(most, sum(fitting.values()))
     if wanted < job.min_nodes:
         return None
@@ -69,7 +87,8 @@ def choose(free: Mapping[str, int], job: QueuedJob, most: int) -> dict[str, int]
 
 
 def fits(free: Iterable[tuple[str, int]], job: QueuedJob) -> bool:
-    return sum(n // job.accels for m, n in free if m not in job.exclude) >= job.min_nodes
+    nodes = by_zone((m, n // job.accels) for m, n in free if m not in job.exclude)
+    return any(sum(part.values()) >= job.min_nodes for part in nodes.values())
 
 
 def _spread(fitting: Mapping[str, int], job: QueuedJob, wanted: int) -> dict[str, int]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import secrets
-from pathlib import Path
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -14,6 +11,7 @@ from sqlalchemy.orm import Session
 from shoal.core.errors import Forbidden
 from shoal.core.ids import new_id
 from shoal.core.people import ALL_SCOPES, Role
+from shoal.core.private import write_private
 from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import ApiKey, Member, User, Workspace
@@ -69,7 +67,7 @@ def ensure_owner(ctx: Context) -> None:
 
     # The key first, the file second: dying in between leaves a key nobody knows, revoked at the next start.
     ctx.db.write(work)
-    _write_private(ctx.layout.owner_key, token + "\n")
+    write_private(ctx.layout.owner_key, token + "\n", durable=True)
 
 
 def has_accounts(session: Session) -> bool:
@@ -95,7 +93,7 @@ def _ensure_setup_code(ctx: Context) -> None:
             ctx.layout.setup_code.unlink(missing_ok=True)
             return
     if not ctx.layout.setup_code.exists():
-        _write_private(ctx.layout.setup_code, secrets.token_hex(8) + "\n")
+        write_private(ctx.layout.setup_code, secrets.token_hex(8) + "\n", durable=True)
         code = ctx.layout.setup_code.read_text().strip()
         logger.info("nobody has an account yet; the first one, its admin's, is made with the setup code %s", code)
 
@@ -121,22 +119,3 @@ def _file_opens(ctx: Context) -> bool:
     if found:
         ctx.layout.owner_key.chmod(0o600)
     return found is not None
-
-
-def _write_private(path: Path, text: str) -> None:
-    """All or nothing, and never readable by others, not even for a moment."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -15,9 +15,19 @@ from shoal.core.states import AttemptState, NodeState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import attempts, checkpoints, jobs, ledger
+from shoal.server.services import (
+    attempts,
+    checkpoints,
+    engine_queue,
+    jobs,
+    lease_rows,
+    ledger,
+    neighbours,
+    preflight_reports,
+)
 from shoal.server.services.events import tell
 from shoal.server.services.secrets import open_secrets
 from shoal.store.manifest import chunk_hashes, dump_manifest
@@ -29,6 +39,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     """Remember the node; once the whole gang is here, hand out all there is to know."""
     ctx.live.beat(who.attempt_id, who.node)
     ctx.meter.hear(who.attempt_id, who.node)
+    neighbours.remember(ctx, who, request)
     first = ctx.db.write(lambda session: _remember(ctx, session, who, request))
     if first is None:
         return JoinReply(ready=False)
@@ -39,6 +50,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         workspace, spec = session.get_one(Workspace, job.workspace_id), job.spec
         num_nodes = session.get_one(Attempt, who.attempt_id).num_nodes
         mounts = _mounts(job, resume)
+    lease, own = lease_rows.take_up(ctx, who) or (None, {})
     return JoinReply(
         ready=True,
         num_nodes=num_nodes,
@@ -50,7 +62,11 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         source=ctx.store.get_manifest(source.manifest_id),
         mounts=mounts,
         env=spec["env"] | {"SHOAL_WORKSPACE": workspace.id},
-        secrets=open_secrets(ctx, workspace.id, spec["secrets"]) | {"SHOAL_JOB_TOKEN": read_token(ctx, who.attempt_id)},
+        secrets=open_secrets(ctx, workspace.id, spec["secrets"])
+        | {"SHOAL_JOB_TOKEN": read_token(ctx, who.attempt_id)}
+        | own,
+        lease=lease,
+        neighbours=neighbours.of_mounts(ctx, who, workspace.id, mounts),
     )
 
 
@@ -67,12 +83,15 @@ def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
         attempt, node = _rows(session, who)
         changed = _differs(node, request)
         reply = _reply(ctx, session, attempt)
+    if reply.left_s is not None:  # a lease is not expected to show progress
+        ctx.orders.sign(who.attempt_id)
     if changed:
         reply = ctx.db.write(lambda session: _apply(ctx, session, who, request))
         ctx.live.job_changed(who.job_id, schedule=request.state.is_terminal)
     elif request.progress and not reply.fenced:
-        _note_progress(ctx, who.job_id, request.progress)
-    return reply
+        _note_progress(ctx, who, request.progress)
+    orders = ctx.orders.pending(who.attempt_id, who.node)
+    return reply.model_copy(update={"commands": orders}) if orders else reply
 
 
 def manifest(ctx: Context, who: AgentIdentity, manifest_id: str) -> bytes:
@@ -84,7 +103,7 @@ def manifest(ctx: Context, who: AgentIdentity, manifest_id: str) -> bytes:
 
 def chunk(ctx: Context, who: AgentIdentity, name: str) -> bytes:
     """A chunk of the attempt's own source and mounts."""
-    if name not in _hashes(ctx, _readable(ctx, who)):
+    if name not in named_chunks(ctx, _readable(ctx, who)):
         raise NotFound()
     return ctx.store.get(name)
 
@@ -101,7 +120,7 @@ _hash_lock = threading.Lock()
 _hash_cache: dict[tuple[str, ...], frozenset[str]] = {}
 
 
-def _hashes(ctx: Context, manifest_ids: tuple[str, ...]) -> frozenset[str]:
+def named_chunks(ctx: Context, manifest_ids: tuple[str, ...]) -> frozenset[str]:
     """Which chunks these manifests name; asked for with every chunk, so the last few answers are kept."""
     with _hash_lock:
         if manifest_ids not in _hash_cache:
@@ -160,6 +179,8 @@ def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinR
         node.state = NodeState.PREPARING.value
     node.pid, node.boot_id, node.host = request.pid, request.boot_id, request.host
     node.address, node.port = request.address, request.port
+    engine_queue.settle(session, node, request.machine)
+    ctx.queue.trust(node.machine)
     ledger.hear(session, ctx.meter, who.attempt_id, who.node)
     session.flush()
     gang = attempts.nodes_of(session, attempt)
@@ -186,6 +207,7 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
         if request.progress and not attempt.fenced:
             session.get_one(Job, who.job_id).progress = request.progress.model_dump(mode="json")
         if request.state is NodeState.EXITED:
+            preflight_reports.note(session, attempt, request.preflight)
             attempts.node_ended(
                 session,
                 attempt,
@@ -203,9 +225,11 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
 
 
 def _reply(ctx: Context, session: Session, attempt: Attempt) -> BeatReply:
-    asked = select(Job.stop_requested_at, Job.stop_reason).where(Job.id == attempt.job_id)
-    stop_at, why = session.execute(asked).one()
-    return BeatReply(fenced=attempt.fenced, stop=stop_at is not None, grace_s=ctx.settings.stop_grace_s, why=why)
+    asked = select(Job.stop_requested_at, Job.stop_reason, Lease).outerjoin(Lease, Lease.job_id == Job.id)
+    stop_at, why, lease = session.execute(asked.where(Job.id == attempt.job_id)).one()
+    left_s = lease_rows.left_s(lease) if lease else None
+    stop, grace_s = stop_at is not None, ctx.settings.stop_grace_s
+    return BeatReply(fenced=attempt.fenced, stop=stop, grace_s=grace_s, why=why, left_s=left_s)
 
 
 def _rows(session: Session, who: AgentIdentity) -> tuple[Attempt, Node]:
@@ -215,13 +239,14 @@ def _rows(session: Session, who: AgentIdentity) -> tuple[Attempt, Node]:
 _progress_at: dict[str, float] = {}
 
 
-def _note_progress(ctx: Context, job_id: str, progress: Progress) -> None:
+def _note_progress(ctx: Context, who: AgentIdentity, progress: Progress) -> None:
     """Stored at most once a second per job: each write is an fsync."""
-    now = time.monotonic()
+    now, job_id = time.monotonic(), who.job_id
     if now - _progress_at.get(job_id, 0.0) < _PROGRESS_EVERY_S:
         return
     with ctx.db.read() as session:
         same = session.scalar(select(Job.progress).where(Job.id == job_id)) == progress.model_dump(mode="json")
     if not same:
+        ctx.orders.sign(who.attempt_id)
         _progress_at[job_id] = now
         jobs.set_progress(ctx, job_id, progress.model_dump(mode="json"))

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
-from shoal.server.models.artifacts import Checkpoint
+from shoal.server.models.artifacts import Checkpoint, holds_state
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
@@ -90,10 +90,13 @@ def node_ended(
     if exit_code == 0 or failed_rank is not None:
         node_running(session, attempt, node)  # its workers ran, too briefly for a beat in between
     was_running = node.state == NodeState.RUNNING
+    job = session.get_one(Job, attempt.job_id)
+    if told and not attempt.fenced and job.stop_requested_at is None:
+        # Not by us: its machine goes away. Whatever its workers ended with, they were not done.
+        state, reason, told, exit_code = NodeState.LOST, "its machine told it to end", False, None
     node.state, node.exit_code, node.failed_rank, node.ended_at = state.value, exit_code, failed_rank, utcnow()
     node.reason, node.blamed = reason, not told and exit_code != 0
     session.flush()
-    job = session.get_one(Job, attempt.job_id)
     if node.blamed and not attempt.fenced:
         kind = "node_lost" if state is NodeState.LOST else ("worker_failed" if was_running else "setup_failed")
         tell(session, job, kind, describe(node), attempt=attempt.number)
@@ -163,9 +166,8 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     attempt.result, attempt.reason = "failed", describe(root)
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
-    saved = session.scalar(
-        select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number).limit(1)
-    )
+    mine = select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number)
+    saved = session.scalar(mine.where(holds_state()).limit(1))
     progressed = step > job.best_step or saved is not None
     job.best_step = max(step, job.best_step)
     verdict = judge(

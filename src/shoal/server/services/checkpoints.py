@@ -20,11 +20,12 @@ from shoal.core.errors import Corrupt, Fenced, NotFound
 from shoal.core.ids import new_id
 from shoal.core.schema import utcnow
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Checkpoint
+from shoal.server.models.artifacts import Checkpoint, holds_state
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.policy import Access, AgentIdentity
 from shoal.server.services import chunks, find
 from shoal.server.services.events import tell
+from shoal.store.hashing import Data
 from shoal.store.manifest import chunk_hashes, dump_manifest
 
 
@@ -46,6 +47,8 @@ def capture(
         last = _last_of(session, who, request.name)
         if last is not None and last.manifest_id == manifest_id:
             return view(last)
+        if last is not None and request.facts.only_logs and last.facts.get("only_logs") and not last.kept:
+            session.delete(last)  # they grow for as long as the job runs; the last ones hold all
         row = _row(workspace_id, request.name, manifest_id, request.manifest, request.facts)
         row.job_id, row.job_name, row.attempt, row.node = job.id, job.name, who.attempt, who.node
         session.add(row)
@@ -64,13 +67,20 @@ def capture(
     return CheckpointCommitted(checkpoint=made)
 
 
-def put_chunks(ctx: Context, who: AgentIdentity, body: bytes) -> int:
+def put_chunks(ctx: Context, who: AgentIdentity, body: Data) -> int:
     with ctx.db.read() as session:
         workspace_id = session.get_one(Job, who.job_id).workspace_id
     return chunks.put(ctx, workspace_id, body)
 
 
-def push(ctx: Context, access: Access, request: CheckpointPush) -> CheckpointCommitted:
+def push(
+    ctx: Context,
+    access: Access,
+    request: CheckpointPush,
+    *,
+    also: Callable[[Session, Checkpoint], None] = lambda session, row: None,
+) -> CheckpointCommitted:
+    """`also` is done in the same transaction."""
     lacking = chunks.missing(ctx, access.workspace_id, chunk_hashes(request.manifest))
     if lacking:
         return CheckpointCommitted(missing=lacking)
@@ -80,6 +90,7 @@ def push(ctx: Context, access: Access, request: CheckpointPush) -> CheckpointCom
         row.kept = True
         session.add(row)
         session.flush()
+        also(session, row)
         return view(row)
 
     with ctx.gate.open():
@@ -127,7 +138,7 @@ def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
         rows = list(
             session.scalars(
                 select(Checkpoint)
-                .where(Checkpoint.job_id == job_id, Checkpoint.damaged.is_(False))
+                .where(Checkpoint.job_id == job_id, Checkpoint.damaged.is_(False), holds_state())
                 .order_by(Checkpoint.id.desc())
             )
         )
@@ -205,7 +216,9 @@ def _retain(session: Session, job: Job, node: int) -> None:
     policy = Retention(keep_last=job.spec.get("keep_last"), keep_best=job.spec.get("keep_best"))
     rows = list(
         session.scalars(
-            select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.node == node).order_by(Checkpoint.id)
+            select(Checkpoint)
+            .where(Checkpoint.job_id == job.id, Checkpoint.node == node, holds_state())
+            .order_by(Checkpoint.id)
         )
     )
     stay = policy.chosen([{"id": r.id, "kept": r.kept, "metrics": r.facts.get("metrics", {})} for r in rows])

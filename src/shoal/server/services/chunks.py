@@ -13,7 +13,10 @@ from shoal.server.context import Context
 from shoal.server.db import in_parts
 from shoal.server.models.artifacts import WorkspaceChunk
 from shoal.store.hashing import Data
-from shoal.store.wire import HEAD_BYTES, join_frames, view_frames
+from shoal.store.wire import HEAD_BYTES, frame_groups, view_frames
+
+_GROUP_BYTES = 4 << 20
+"""Sent before a thread is asked for more."""
 
 
 def missing(ctx: Context, workspace_id: str, hashes: Iterable[str]) -> list[str]:
@@ -43,15 +46,16 @@ def get(ctx: Context, workspace_id: str, name: str) -> bytes:
     return next(data for _, data in get_many(ctx, workspace_id, [name]))
 
 
-def frames(ctx: Context, workspace_id: str, names: list[str]) -> tuple[int | None, Iterator[bytes]]:
+def frames(ctx: Context, workspace_id: str, names: list[str]) -> tuple[int | None, Iterator[list[Data]]]:
     """Many chunks in one answer, with its length where that is known: as they are stored, for whoever asks verifies them.
+    They come in groups of pieces.
 
     Checked before the first byte goes out, so that a refusal is a plain 404.
     """
     wanted = list(dict.fromkeys(names))
     _check_known(ctx, workspace_id, wanted)
     size, stored = ctx.store.stored(wanted)
-    return None if size is None else size + HEAD_BYTES * len(wanted), join_frames(stored)
+    return None if size is None else size + HEAD_BYTES * len(wanted), frame_groups(stored, _GROUP_BYTES)
 
 
 def get_many(ctx: Context, workspace_id: str, names: list[str]) -> Iterator[tuple[str, bytes]]:

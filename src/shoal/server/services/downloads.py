@@ -41,6 +41,14 @@ def file(ctx: Context, access: Access, reference: str, path: str, wanted: str | 
     """One file; `wanted` is a Range header, of which a single range is understood, so that downloads can be continued."""
     with ctx.db.read() as session:
         found = find.checkpoint(session, access, reference)
+    return file_of(ctx, found, path, wanted, reference)
+
+
+def file_of(
+    ctx: Context, found: Checkpoint, path: str, wanted: str | None = None, reference: str | None = None
+) -> Download:
+    """One file of a checkpoint that is at hand; `reference` is what it was asked for by."""
+    reference = reference or found.id
     manifest = ctx.store.get_manifest(found.manifest_id)
     entry = next((f for f in manifest.files if f.path == path), None)
     if entry is None:

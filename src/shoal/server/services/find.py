@@ -15,11 +15,12 @@ from shoal.server.models.artifacts import Checkpoint, Dataset, Source
 from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Job
 from shoal.server.models.metrics import Media
+from shoal.server.models.swarm import Swarm
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access, AgentIdentity
 
 Told = TypeVar("Told", Media, Bug)
-Named = TypeVar("Named", Job, Sweep)
+Named = TypeVar("Named", Job, Sweep, Swarm)
 
 
 def job(session: Session, access: Access, name_or_id: str) -> Job:
@@ -28,6 +29,10 @@ def job(session: Session, access: Access, name_or_id: str) -> Job:
 
 def sweep(session: Session, access: Access, name_or_id: str) -> Sweep:
     return _named(session, access, Sweep, name_or_id, prefix="swp", what="sweep", hint="shoal sweep list")
+
+
+def swarm(session: Session, access: Access, name_or_id: str) -> Swarm:
+    return _named(session, access, Swarm, name_or_id, prefix="swm", what="swarm", hint="shoal swarm list")
 
 
 def source(session: Session, access: Access, source_id: str) -> Source:

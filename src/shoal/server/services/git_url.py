@@ -8,8 +8,8 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from shoal.core.addresses import is_public
 from shoal.core.errors import GitFailed
-from shoal.server.services.import_guard import is_public
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")

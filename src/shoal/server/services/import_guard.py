@@ -20,6 +20,7 @@ from typing import Any
 import httpcore
 import httpx
 
+from shoal.core.addresses import is_public
 from shoal.core.errors import InvalidSpec, NotFound, Unreachable
 
 Resolver = Callable[[str, int], list[str]]
@@ -32,28 +33,10 @@ _SLICE_S = 0.5
 _MIN_PROGRESS = 64 << 10
 """Bytes that count as progress; a trickle of fewer is a way to hold a thread for ever."""
 _ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.I)
-_UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_ALSO_INSIDE = tuple(
-    ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "2001::/23", "2002::/16", "3fff::/20")
-)
-"""What some Python versions hold global though it is not (the metadata of clouds, too), and Azure's inner services."""
 
 
 class Stopped(Exception):
     """The server is stopping; what was under way is taken up again at its next start."""
-
-
-def is_public(address: str) -> bool:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip in _NAT64:
-            return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
-        if ip not in _UNICAST:
-            return False
-    inside = any(ip in network for network in _ALSO_INSIDE)
-    return ip.is_global and not (inside or ip.is_multicast or ip.is_reserved)
 
 
 def resolve_host(host: str, port: int) -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from shoal.core.errors import StorageFull
-from shoal.store.files import disk_errors, write_all
+from shoal.store.files import disk_errors, write_at
 from shoal.store.ignore import human_size
 
 _KEEP_EVERY = 32 << 20
@@ -58,7 +58,7 @@ class PartFile:
 
     def write(self, block: bytes) -> None:
         with disk_errors(self.path):
-            write_all(self._fd, [block])
+            write_at(self._fd, [block], self.offset)
         self.offset += len(block)
         if self.offset - self._kept >= _KEEP_EVERY:
             check_room(self.path, (self.total or self.offset) - self.offset)

@@ -19,11 +19,11 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from shoal.core.errors import ShoalError
+from shoal.core.proxy import read_head
 from shoal.server.services.import_guard import CONNECT_S, Guard
 
 logger = logging.getLogger(__name__)
 
-_MAX_HEAD = 32 << 10
 _IDLE_S = 60.0
 _BLOCK = 256 << 10
 _NOT_PASSED_ON = re.compile(rb"(?:proxy-[^:]*|connection|keep-alive):", re.I)
@@ -60,7 +60,7 @@ class GuardedProxy:
         with client:
             client.settimeout(CONNECT_S)
             try:
-                head, rest = _read_head(client)
+                head, rest = read_head(client)
                 line, *headers = head.split(b"\r\n")
                 if not self._is_ours(headers):
                     return _refuse(client, 407)
@@ -126,17 +126,6 @@ class GuardedProxy:
             if name.lower() == b"proxy-authorization":
                 return hmac.compare_digest(value.strip(), self._expected)
         return False
-
-
-def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        block = client.recv(_MAX_HEAD)
-        if not block or len(data) > _MAX_HEAD:
-            raise ValueError("not an HTTP request")
-        data += block
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
 
 
 def _refuse(client: socket.socket, status: int) -> None:

@@ -19,10 +19,11 @@ from shoal.core.states import JobState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
+from shoal.server.models.leases import Lease
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import budgets, find, quotas, runs, views
+from shoal.server.services import budgets, engine_queue, find, preflight_reports, quotas, runs, stacks, views
 from shoal.server.services.events import move, tell
 from shoal.store.manifest import dump_manifest
 
@@ -34,8 +35,8 @@ class Checked(NamedTuple):
     inputs: list[dict[str, str]]
 
 
-def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
-    """Refuse what can never run; acknowledge the rest once it is durable."""
+def submit(ctx: Context, access: Access, spec: JobSpec, *, preflight: str | None = None) -> JobView:
+    """Refuse what can never run; acknowledge the rest once it is durable. `preflight`: the one whose report it gets."""
     checked = check(ctx, access, spec)
     job_id = new_id("job")
 
@@ -49,6 +50,7 @@ def submit(ctx: Context, access: Access, spec: JobSpec) -> JobView:
                 f"There is already a job '{spec.name}' in workspace '{access.workspace}'.",
                 hint=f"choose another name, or: shoal training delete {spec.name}",
             ) from None
+        preflight_reports.carry_over(session, access, preflight, job)
         tell(session, job, "queued", f"submitted by {access.principal.email}")
         return views.job_view(session, job, access.workspace, None)
 
@@ -65,9 +67,25 @@ def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
         quotas.refuse_larger(session, access, spec)
         source = find.source(session, access, spec.source_id)
         _check_secrets(session, access, spec)
-        inputs = _inputs(session, access, spec)
+        mounts = inputs(session, access, spec)
     check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
-    return Checked(source, inputs)
+    return Checked(source, mounts)
+
+
+def inputs(session: Session, access: Access, spec: JobSpec) -> list[dict[str, str]]:
+    """Datasets and checkpoint as they are now: a version pushed later does not change a job already submitted."""
+    mounts = []
+    for reference in spec.datasets:
+        dataset = find.dataset(session, access, reference)
+        mounts.append(
+            {"path": f"/input/{dataset.name}", "name": dataset.name, "manifest_id": dataset.manifest_id or ""}
+        )
+    if len({i["path"] for i in mounts}) < len(mounts):
+        raise InvalidSpec("The same dataset is given twice.")
+    if spec.checkpoint:
+        checkpoint = find.checkpoint(session, access, spec.checkpoint)
+        mounts.append({"path": "/input-checkpoint", "name": checkpoint.name, "manifest_id": checkpoint.manifest_id})
+    return mounts
 
 
 def row(workspace_id: str, created_by: str, spec: dict[str, Any], checked: Checked) -> dict[str, Any]:
@@ -122,6 +140,7 @@ def list_jobs(
     ctx: Context, access: Access, *, status: JobState | None, search: str | None, limit: int, before: str | None
 ) -> list[JobSummary]:
     query = select(Job).where(Job.workspace_id == access.workspace_id).order_by(Job.id.desc()).limit(limit)
+    query = query.where(Job.id.not_in(select(Lease.job_id)))
     if status is not None:
         query = query.where(Job.state == status.value)
     if search:
@@ -135,7 +154,10 @@ def list_jobs(
 def get(ctx: Context, access: Access, name_or_id: str) -> JobView:
     with ctx.db.read() as session:
         job = find.job(session, access, name_or_id)
-        return views.job_view(session, job, access.workspace, ctx.live.waiting.get(job.id))
+        waiting = engine_queue.why(ctx, session, job) or ctx.live.waiting.get(job.id)
+        view = views.job_view(session, job, access.workspace, waiting)
+        still = stacks.stalled(ctx, session, job)
+        return view.model_copy(update={"stalled": still.message}) if still else view
 
 
 def source_manifest(ctx: Context, access: Access, name_or_id: str) -> bytes:
@@ -238,22 +260,6 @@ def clean_up(ctx: Context, job_ids: Collection[str], attempts: Collection[str]) 
 def set_progress(ctx: Context, job_id: str, progress: dict[str, object]) -> None:
     ctx.db.write(lambda session: session.execute(update(Job).where(Job.id == job_id).values(progress=progress)))
     ctx.live.job_changed(job_id)
-
-
-def _inputs(session: Session, access: Access, spec: JobSpec) -> list[dict[str, str]]:
-    """Datasets and checkpoint as they are now: a version pushed later does not change a job already submitted."""
-    inputs = []
-    for reference in spec.datasets:
-        dataset = find.dataset(session, access, reference)
-        inputs.append(
-            {"path": f"/input/{dataset.name}", "name": dataset.name, "manifest_id": dataset.manifest_id or ""}
-        )
-    if len({i["path"] for i in inputs}) < len(inputs):
-        raise InvalidSpec("The same dataset is given twice.")
-    if spec.checkpoint:
-        checkpoint = find.checkpoint(session, access, spec.checkpoint)
-        inputs.append({"path": "/input-checkpoint", "name": checkpoint.name, "manifest_id": checkpoint.manifest_id})
-    return inputs
 
 
 def _check_secrets(session: Session, access: Access, spec: JobSpec) -> None:

@@ -24,7 +24,7 @@ from shoal.server.scheduler.model import Decision, QueuedJob, Snapshot
 from shoal.server.scheduler.order import ranked
 from shoal.server.scheduler.share import held_slots
 from shoal.server.scheduler.simulate import Played, play
-from shoal.server.services import find, jobs, quotas, reasons
+from shoal.server.services import engine_queue, find, jobs, quotas, reasons, stacks
 from shoal.server.services.events import tell
 
 _FORETOLD = 2_000
@@ -78,6 +78,12 @@ def why(ctx: Context, access: Access, name_or_id: str) -> WhyView:
     """The one reason a job waits for, with its evidence, its likely start, and what would start it now."""
     with ctx.db.read() as session:
         job = find.job(session, access, name_or_id)
+        queued_there = engine_queue.why(ctx, session, job)
+        still = stacks.stalled(ctx, session, job)
+    if queued_there:
+        return reasons.in_engine(job, queued_there)
+    if still is not None:
+        return reasons.stalled(job, still)
     if job.state != JobState.QUEUED:
         return reasons.not_waiting(job)
     seen = look(ctx)
@@ -193,6 +199,7 @@ def _changed_spec(job: Job, wanted: Mapping[str, object]) -> JobSpec:
     merged = {**job.spec, **wanted}
     if "max_nodes" not in wanted:
         merged["max_nodes"] = max(merged["max_nodes"], merged["min_nodes"])
+    merged["grow"] = merged.get("grow", False) and merged["max_nodes"] > merged["min_nodes"]
     try:
         return JobSpec.model_validate(merged)
     except ValueError as error:

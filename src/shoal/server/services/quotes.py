@@ -10,13 +10,14 @@ from sqlalchemy.orm import Session
 
 from shoal.core.billing import QuoteAsk, QuoteRow, QuoteView
 from shoal.core.money import MILLION, cost_of
+from shoal.core.preflight import PreflightFacts
 from shoal.core.states import JobState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.metrics import MetricBlock, MetricSeries
 from shoal.server.policy import Access
-from shoal.server.services import find
+from shoal.server.services import find, preflight_reports
 from shoal.server.services.ledger import price_of
 from shoal.server.services.quote_rules import Estimate, Past, estimate, shape, sizes, steps_of
 
@@ -102,6 +103,10 @@ def _past(session: Session, access: Access, ask: QuoteAsk) -> list[Past]:
         ran = ran.where(Job.id == find.job(session, access, ask.job).id)
     like, found = shape(ask.entry), list[Past]()
     for job, code in session.execute(ran):
+        if preflight_reports.is_one(job):
+            # A few steps tell what a step takes, and only to whoever asks for just that.
+            found += [_tried(session, job, ask.entry)] if ask.job is not None else []
+            continue
         if shape(job.spec["entry"]) != like or len(found) >= _MOST:
             continue
         if (past := _one(session, job, same_code=manifest_id in (None, code))) is not None:
@@ -133,6 +138,25 @@ def _one(session: Session, job: Job, *, same_code: bool) -> Past | None:
         paces=paces if len(spans) == 1 or first else (),
         complete=complete,
         same_code=same_code,
+    )
+
+
+def _tried(session: Session, job: Job, entry: Sequence[str]) -> Past:
+    """By what a preflight has measured; all that is not steps was before the first of them."""
+    report = preflight_reports.of_job(session, job.id)
+    facts = report.facts if report else PreflightFacts()
+    steps, step_s = report.steps if report else 0, facts.step_s or 0.0
+    return Past(
+        name=job.name,
+        entry=tuple(entry),
+        nodes=1,
+        accels=1,
+        setup_s=facts.first_step_s or 0.0,
+        ran_s=steps * step_s,
+        done=steps or None,
+        total=facts.total_steps,
+        paces=(1 / step_s,) if step_s else (),
+        complete=False,
     )
 
 

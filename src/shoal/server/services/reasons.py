@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from shoal.agent.frames import names as rank_names
 from shoal.core.durations import short_duration
 from shoal.core.queue import JobChange, Suggestion, WhyView
-from shoal.server.models.jobs import Job
+from shoal.server.models.jobs import Event, Job
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import needed
 from shoal.server.scheduler.explain import Change, Explanation
@@ -22,6 +23,18 @@ _FIELDS = {"limit_s": "time_limit_s"}
 def not_waiting(job: Job) -> WhyView:
     why = f": {job.reason}" if job.reason else ""
     return WhyView(job=job.name, status=job.state, reason="not_waiting", text=f"it is {job.state}{why}", evidence=[])
+
+
+def in_engine(job: Job, text: str) -> WhyView:
+    """It has left our queue for that of an engine, which alone decides."""
+    return WhyView(job=job.name, status=job.state, reason="engine", text=text, evidence=[])
+
+
+def stalled(job: Job, found: Event) -> WhyView:
+    """It runs, and yet it waits: for one of its own."""
+    groups = [f"{rank_names(group['ranks'])} {group['where']}" for group in found.data.get("groups", [])]
+    text = f"it is running, but {found.message.partition(': ')[0]}"
+    return WhyView(job=job.name, status=job.state, reason="stalled", text=text, evidence=groups)
 
 
 def why_view(seen: Snapshot, job: Job, access: Access, told: Explanation, names: Mapping[str, str]) -> WhyView:

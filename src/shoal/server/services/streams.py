@@ -12,21 +12,27 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.agents import SegmentReply
-from shoal.core.errors import InvalidSpec, OutOfSequence
+from shoal.core.errors import Fenced, InvalidSpec, OutOfSequence
 from shoal.core.jobs import LogLine, LogPage
+from shoal.core.states import NodeState
 from shoal.server.context import Context
-from shoal.server.models.jobs import Segment, StreamHead
+from shoal.server.models.jobs import Node, Segment, StreamHead
 from shoal.server.policy import Access, AgentIdentity
 from shoal.server.services import find, metrics
 
 _MAX_PLAIN = 16 << 20
 _PAGE_SEGMENTS = 64
 _PAGE_LINES = 20_000
+_SKEW_S = 2.0
+"""By so much the clocks of machines may differ."""
 _RANK = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> SegmentReply:
-    """From fenced attempts too: what they had to say before their end is kept under their number."""
+    """From fenced attempts too: what they had to say before their end is kept under their number.
+
+    Of a node that was held lost, what it says of later moments is refused: somebody else does its work by then.
+    """
     take = _take_metrics if stream == metrics.STREAM else _take_records
     next_seq = take(ctx, who, stream, seq_first, count, body)
     ctx.live.job_changed(who.job_id)
@@ -53,7 +59,7 @@ def _take_records(ctx: Context, who: AgentIdentity, stream: str, seq_first: int,
 
     def work(session: Session) -> int:
         head = _head(session, who, stream, seq_first)
-        fresh = records[head.next_seq - seq_first :]
+        fresh = [r for r in _in_time(session, who, records[head.next_seq - seq_first :]) if r is not None]
         if fresh:
             session.add(
                 Segment(
@@ -67,10 +73,30 @@ def _take_records(ctx: Context, who: AgentIdentity, stream: str, seq_first: int,
                     body=body if len(fresh) == count else _encode(fresh),
                 )
             )
-            head.next_seq = seq_first + count
+        head.next_seq = max(head.next_seq, seq_first + count)
         return head.next_seq
 
-    return ctx.db.write(work)
+    next_seq = ctx.db.write(work)
+    if stream == "log" and any(r.get("r") is not None for r in records):
+        ctx.orders.sign(who.attempt_id)
+    return next_seq
+
+
+def _in_time(session: Session, who: AgentIdentity, records: list[Any]) -> list[Any]:
+    """With None for those a lost node made after it was given up; Fenced if these are all there are."""
+    node = session.get(Node, (who.attempt_id, who.node))
+    if node is None or node.state != NodeState.LOST or node.ended_at is None or not records:
+        return records
+    until = node.ended_at.timestamp() + _SKEW_S
+    kept = [None if isinstance(r, dict) and _moment(r) > until else r for r in records]
+    if all(r is None for r in kept):
+        raise Fenced()
+    return kept
+
+
+def _moment(record: dict[str, Any]) -> float:
+    at = record.get("t")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def _take_metrics(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> int:
@@ -82,20 +108,22 @@ def _take_metrics(ctx: Context, who: AgentIdentity, stream: str, seq_first: int,
     with ctx.db.read() as session:
         row = session.get(StreamHead, (who.attempt_id, who.node, stream))
         seen, heads = row.next_seq if row else 0, metrics.rank_heads(session, who)
-    ready = take(records[max(0, seen - seq_first) :], heads)
+        known = _in_time(session, who, records)
+    ready = take(known[max(0, seen - seq_first) :], heads)
 
     def work(session: Session) -> tuple[int, bool]:
         head = _head(session, who, stream, seq_first)
         if seq_first + count <= head.next_seq:
             return head.next_seq, False
-        intake = ready
-        if (now := metrics.rank_heads(session, who)) != heads or head.next_seq != seen:
-            intake = take(records[head.next_seq - seq_first :], now)
+        intake, now, mine = ready, metrics.rank_heads(session, who), _in_time(session, who, records)
+        if now != heads or head.next_seq != seen or mine is not known:
+            intake = take(mine[head.next_seq - seq_first :], now)
         head.next_seq = seq_first + count
         return head.next_seq, metrics.store(session, who, intake)
 
     next_seq, kept = ctx.db.write(work)
     if kept:
+        ctx.orders.sign(who.attempt_id)
         metrics.merge_now_and_then(ctx, who.job_id, who.attempt)
     return next_seq
 

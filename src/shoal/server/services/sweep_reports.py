@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import Row, and_, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from shoal.core.sweeps import Direction
@@ -17,6 +17,14 @@ from shoal.tune.curve import Curve
 
 _OF_TWO_VALUES = 200
 """In one question: each takes several of the values it can have."""
+_SERIES = (
+    select(MetricSeries.id, MetricSeries.job_id, MetricSeries.attempt, MetricSeries.kind, MetricSeries.name)
+    .where(MetricSeries.job_id.in_(bindparam("jobs", expanding=True)))
+    .where(MetricSeries.name.in_(bindparam("names", expanding=True)))
+    .order_by(MetricSeries.attempt)
+)
+_BLOCK = (MetricBlock.series_id, MetricBlock.first, MetricBlock.body)
+_Found = Row[*tuple[Any, ...]]
 
 
 @dataclass(slots=True)
@@ -51,31 +59,30 @@ def update(session: Session, metric: str, wanted: Mapping[str, tuple[Reports, in
         reports.cursor = cursor
 
 
-def _series(session: Session, metric: str, job_ids: Iterable[str]) -> dict[str, list[MetricSeries]]:
+def _series(session: Session, metric: str, job_ids: Iterable[str]) -> dict[str, list[_Found]]:
     """Job → the series of the metric, one for each attempt. `eval/loss` is also the `loss` of an evaluation."""
     names = [("step", metric), ("eval", metric)]
     if metric.startswith("eval/"):
         names.append(("eval", metric.removeprefix("eval/")))
-    found: dict[str, dict[tuple[str, str], list[MetricSeries]]] = {}
+    found: dict[str, dict[tuple[str, str], list[_Found]]] = {}
     for ids in in_parts(job_ids):
-        query = select(MetricSeries).where(MetricSeries.job_id.in_(ids), MetricSeries.name.in_({n for _, n in names}))
-        for series in session.scalars(query.order_by(MetricSeries.attempt)):
+        for series in session.execute(_SERIES, {"jobs": ids, "names": list({name for _, name in names})}):
             found.setdefault(series.job_id, {}).setdefault((series.kind, series.name), []).append(series)
     return {job_id: next((of_job[name] for name in names if name in of_job), []) for job_id, of_job in found.items()}
 
 
-def _blocks(session: Session, after: Mapping[int, int]) -> dict[int, list[MetricBlock]]:
+def _blocks(session: Session, after: Mapping[int, int]) -> dict[int, list[_Found]]:
     """Series → its blocks with anything that came after the batch given for it."""
-    found: dict[int, list[MetricBlock]] = {}
+    found: dict[int, list[_Found]] = {}
     for ids in in_parts(after, _OF_TWO_VALUES):
         newer = or_(*(and_(MetricBlock.series_id == i, MetricBlock.last > after[i]) for i in ids))
         order = (MetricBlock.series_id, MetricBlock.first, MetricBlock.id)
-        for block in session.scalars(select(MetricBlock).where(newer).order_by(*order)):
+        for block in session.execute(select(*_BLOCK).where(newer).order_by(*order)):
             found.setdefault(block.series_id, []).append(block)
     return found
 
 
-def _add(session: Session, reports: Reports, series: list[MetricSeries], blocks: dict[int, list[MetricBlock]]) -> None:
+def _add(session: Session, reports: Reports, series: list[_Found], blocks: dict[int, list[_Found]]) -> None:
     from shoal.server.metrics.columns import Block
     from shoal.server.metrics.stitch import END, cutoffs
 

@@ -16,7 +16,10 @@ from shoal.server.models.artifacts import Checkpoint, Dataset, Source, Workspace
 from shoal.server.models.bugs import Bug
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.metrics import Media
+from shoal.server.models.snapshots import Snapshot
+from shoal.server.models.swarm import Swarm
 from shoal.server.models.sweeps import Sweep
+from shoal.server.services import snapshots
 from shoal.store.check import check as check_store
 from shoal.store.check import usage as store_usage
 from shoal.store.gc import collect
@@ -28,6 +31,7 @@ def gc(ctx: Context, *, grace_s: float, dry_run: bool) -> GcView:
     """Remove sources no job uses, manifests no row refers to, and chunks no manifest needs, if older than the grace."""
     removed = 0
     if not dry_run:
+        snapshots.drop_expired(ctx)
         _drop_unused_sources(ctx, grace_s)
         with ctx.gate.closed():
             with ctx.db.read() as session:
@@ -66,6 +70,8 @@ def check(ctx: Context, *, quarantine: bool) -> CheckView:
             found.append(Damage(kind="media", id=medium.id, name=medium.name))
         for bug in session.scalars(select(Bug).where(Bug.manifest_id.in_(hurt))):
             found.append(Damage(kind="bug", id=bug.id, name=bug.name))
+        for snapshot in session.scalars(select(Snapshot).where(Snapshot.manifest_id.in_(hurt))):
+            found.append(Damage(kind="snapshot", id=snapshot.id, name=snapshot.lease))
         return found
 
     return CheckView(
@@ -95,9 +101,13 @@ def _used_manifests(session: Session) -> set[str]:
     used |= set(session.scalars(select(Checkpoint.manifest_id)))
     used |= set(session.scalars(select(Media.manifest_id)))
     used |= set(session.scalars(select(Bug.manifest_id)))
+    used |= set(session.scalars(select(Snapshot.manifest_id)))
     open_jobs = select(Job.inputs).where(Job.state.not_in([s.value for s in JobState if s.is_terminal]))
     sweeps = select(Sweep.inputs)  # one that has ended may be gone on with
-    used |= {i["manifest_id"] for query in (open_jobs, sweeps) for inputs in session.scalars(query) for i in inputs}
+    swarms = select(Swarm.inputs)
+    used |= {
+        i["manifest_id"] for query in (open_jobs, sweeps, swarms) for inputs in session.scalars(query) for i in inputs
+    }
     resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))
     used |= {resume.get("manifest_id") for resume in resumes if resume}
     return {m for m in used if m}
@@ -105,7 +115,7 @@ def _used_manifests(session: Session) -> set[str]:
 
 def _drop_unused_sources(ctx: Context, grace_s: float) -> None:
     old = utcnow() - timedelta(seconds=grace_s)
-    used = select(Job.source_id).union(select(Sweep.source_id))
+    used = select(Job.source_id).union(select(Sweep.source_id), select(Swarm.source_id))
     ctx.db.write(
         lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None
     )

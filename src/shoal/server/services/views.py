@@ -11,7 +11,7 @@ from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Event, Job, Node
-from shoal.server.services import billing, bugs, metric_reads
+from shoal.server.services import billing, bugs, metric_reads, preflight_reports
 
 
 def job_summary(session: Session, job: Job) -> JobSummary:
@@ -29,7 +29,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         created_by=job.created_by,
         spec=JobSpec.model_validate(job.spec),
         source={**source.origin, "id": source.id, "size": source.size, "files": source.files},
-        waiting=waiting if job.state == JobState.QUEUED else None,
+        waiting=waiting if job.state in (JobState.QUEUED, JobState.STARTING) else None,
         attempt_list=[_attempt(session, a) for a in attempts],
         events=[
             EventView(seq=e.seq, at=e.at, kind=e.kind, message=e.message, attempt=e.attempt, data=e.data)
@@ -37,6 +37,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         ],
         metrics=metric_reads.last_values(session, job.id),
         bugs=bugs.of_job(session, job.id),
+        preflight=preflight_reports.of_job(session, job.id),
         slot_seconds=round(used.slot_s, 3),
         costs=used.costs,
     )
@@ -61,6 +62,7 @@ def _summary(session: Session, job: Job) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "reason": job.reason,
         "imported": job.run_id is not None,
+        "is_preflight": preflight_reports.is_one(job),
     }
 
 

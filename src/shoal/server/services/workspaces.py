@@ -14,7 +14,9 @@ from shoal.server.context import Context
 from shoal.server.models.artifacts import Dataset
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.people import Member, User, Workspace
+from shoal.server.models.swarm import Swarm
 from shoal.server.policy import Access, Principal
+from shoal.server.services import swarm_rows
 from shoal.server.services.accounts import add_workspace
 
 _JOBS = select(func.count()).where(Job.workspace_id == Workspace.id).scalar_subquery()
@@ -70,10 +72,12 @@ def delete_workspace(ctx: Context, access: Access) -> None:
                 f"Workspace '{access.workspace}' still has unfinished jobs: {shown}.",
                 hint=f"shoal training stop {names[0]}",
             )
+        swarm_rows.refuse_running(session, access.workspace_id, access.workspace)
         jobs = select(Job.id).where(Job.workspace_id == access.workspace_id)
         attempts = session.scalars(select(Attempt.id).where(Attempt.job_id.in_(jobs))).all()
         # Jobs before sources, which they refer to; the rest goes with the workspace.
         session.execute(delete(Job).where(Job.workspace_id == access.workspace_id))
+        session.execute(delete(Swarm).where(Swarm.workspace_id == access.workspace_id))
         session.execute(delete(Workspace).where(Workspace.id == access.workspace_id))
         return attempts
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from shoal.core.ids import new_id
@@ -17,6 +17,7 @@ from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.core.sweeps import Params, SweepState, TrialState
 from shoal.server.context import Context
+from shoal.server.live import Listener
 from shoal.server.models.jobs import Event, Job
 from shoal.server.models.sweeps import Sweep, Trial
 from shoal.server.services import events, jobs, sweep_reports
@@ -29,6 +30,14 @@ from shoal.tune.space import arguments
 logger = logging.getLogger(__name__)
 AT_ONCE = 200
 """Trials begun, pruned or stopped in one transaction: others want to write too."""
+_SAME = (
+    select(Trial.key, Job.id, Job.name, Job.metrics_cursor)
+    .join(Sweep, Sweep.id == Trial.sweep_id)
+    .join(Job, Job.id == Trial.job_id)
+    .where(Sweep.workspace_id == bindparam("workspace"), Trial.state == TrialState.DONE.value)
+    .where(Trial.key.in_(bindparam("keys", expanding=True)))
+    .order_by(Trial.created_at)
+)
 
 
 @dataclass(slots=True)
@@ -49,11 +58,10 @@ class Done:
     """What a transaction has changed."""
 
     jobs: list[str] = field(default_factory=list)
-    """Those to be looked at."""
     begun: list[Running] = field(default_factory=list)
 
 
-def act(ctx: Context, memory: SweepMemory, actions: Actions) -> list[str] | None:
+def act(ctx: Context, memory: SweepMemory, actions: Actions, *, by: Listener | None = None) -> list[str] | None:
     """The jobs that are to be looked at now; None if the sweep has ended, or was changed by someone: what we know is stale."""
     made = _plan(ctx, memory, actions.submit)
     done = ctx.db.write(lambda session: _apply(session, memory, actions, made))
@@ -71,9 +79,12 @@ def act(ctx: Context, memory: SweepMemory, actions: Actions) -> list[str] | None
             memory.compare(new.number, new.earlier.curve)
             memory.settle(new.number, new.params, TrialState.REUSED, None, new.earlier.curve)
     for job_id in done.jobs:
-        ctx.live.job_changed(job_id, schedule=True)
-    ctx.live.sweep_changed(memory.id)
-    return None if actions.end is not None else done.jobs
+        ctx.live.job_changed(job_id, schedule=True, by=by)
+    ctx.live.sweep_changed(memory.id, by=by)
+    if actions.end is not None:
+        return None
+    unseen = {trial.job_id for trial in done.begun if trial.is_new}
+    return [job_id for job_id in done.jobs if job_id not in unseen]
 
 
 def _plan(ctx: Context, memory: SweepMemory, numbers: Iterable[int]) -> list[New]:
@@ -101,15 +112,8 @@ def _plan(ctx: Context, memory: SweepMemory, numbers: Iterable[int]) -> list[New
 
 def _recall(session: Session, memory: SweepMemory, made: list[New]) -> None:
     """Find those that were done before in this workspace, and what their jobs reported."""
-    same = (
-        select(Trial.key, Job.id, Job.name, Job.metrics_cursor)
-        .join(Sweep, Sweep.id == Trial.sweep_id)
-        .join(Job, Job.id == Trial.job_id)
-        .where(Sweep.workspace_id == memory.workspace_id, Trial.state == TrialState.DONE.value)
-        .where(Trial.key.in_([new.key for new in made]))
-        .order_by(Trial.created_at)
-    )
-    found = {row.key: row for row in session.execute(same)}
+    wanted = {"workspace": memory.workspace_id, "keys": [new.key for new in made]}
+    found = {row.key: row for row in session.execute(_SAME, wanted)}
     reports = {row.id: (Reports(memory.direction), row.metrics_cursor) for row in found.values()}
     if reports:
         sweep_reports.update(session, memory.spec.metric, reports)
@@ -195,7 +199,7 @@ def _begin(session: Session, memory: SweepMemory, sweep: Sweep, made: list[New],
     _queue(session, memory, sweep, fresh)
     session.execute(insert(Trial), [_row(memory, new) for new in made])
     done.jobs += [new.job_id or "" for new in fresh]
-    done.begun += [Running(new.number, new.params, new.job_id, Reports(memory.direction)) for new in fresh]
+    done.begun += [Running(n.number, n.params, n.job_id, Reports(memory.direction), is_new=True) for n in fresh]
 
 
 def _queue(session: Session, memory: SweepMemory, sweep: Sweep, fresh: list[New]) -> None:

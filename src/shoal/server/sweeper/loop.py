@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import select
@@ -91,17 +91,18 @@ class Sweeper:
         if fresh is not None:
             all_[sweep_id] = fresh
 
-    def _attend(self, memory: SweepMemory, jobs: Iterable[str]) -> None:
+    def _attend(self, memory: SweepMemory, jobs: Collection[str]) -> None:
         """Look, decide and act until there is nothing more to do."""
         self._stale.add(memory.id)  # should anything fail half-way
         while not self.ctx.live.closing:
-            with self.ctx.db.read() as session:
-                memory.look(session, jobs)
+            if jobs:
+                with self.ctx.db.read() as session:
+                    memory.look(session, jobs)
             actions = next_actions(memory.sight()).first(AT_ONCE)
             if not actions.any and not self._should_store(memory):
                 break
             memory.stored_at = time.monotonic()
-            touched = act(self.ctx, memory, actions)
+            touched = act(self.ctx, memory, actions, by=self._heard)
             if touched is None:
                 return
             jobs = touched

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from shoal.core.states import JobState, NodeState
@@ -32,8 +32,17 @@ COUNTS = (TrialState.DONE, TrialState.REUSED, TrialState.PRUNED, TrialState.STOP
 _DRAIN_S = 20.0
 """What an agent has not delivered so long after we saw its job's end is not waited for. By our own clock: while the server was
 down nobody could deliver anything."""
+_UNDELIVERED = (
+    select(Attempt.id)
+    .join(Node, Node.attempt_id == Attempt.id)
+    .where(Attempt.job_id == Job.id, Job.ended_at.is_not(None))
+    .where(Node.final.is_(False), Node.state == NodeState.EXITED.value)
+    .exists()
+)
+"""It has ended, and its agents still have something to send."""
 _JOB = (Job.id, Job.state, Job.exit_code, Job.reason, Job.stop_requested_at, Job.metrics_cursor, Job.started_at,
-        Job.ended_at)  # fmt: skip
+        Job.ended_at, _UNDELIVERED.label("undelivered"))  # fmt: skip
+_LOOK = select(*_JOB).where(Job.id.in_(bindparam("ids", expanding=True)))
 
 
 @dataclass(slots=True)
@@ -48,6 +57,8 @@ class Running:
     lost: str | None = None
     job: Row[Any] | None = None
     """As last seen."""
+    is_new: bool = False
+    """Its job was queued a moment ago and has not been looked at."""
     is_told: bool = False
     ended_at: float | None = None
     """When its job was first seen to have ended, by the monotonic clock."""
@@ -56,6 +67,8 @@ class Running:
 
     def seen(self) -> LiveTrial:
         job = self.job
+        if self.is_new:
+            return LiveTrial(number=self.number, job=JobState.QUEUED)
         if job is None:
             return LiveTrial(number=self.number, job=None)
         return LiveTrial(
@@ -138,14 +151,14 @@ class SweepMemory:
         trials = [self.live[self.by_job[j]] for j in job_ids if j in self.by_job]
         rows: dict[str, Row[Any]] = {}
         for ids in in_parts(trial.job_id for trial in trials):
-            rows |= {row.id: row for row in session.execute(select(*_JOB).where(Job.id.in_(ids)))}
-        behind = _undelivered(session, [row.id for row in rows.values() if row.ended_at is not None])
+            rows |= {row.id: row for row in session.execute(_LOOK, {"ids": ids})}
         news, now = {}, time.monotonic()
         for trial in trials:
             trial.job = row = rows.get(trial.job_id or "")
+            trial.is_new = False
             if _has_ended(row):
                 trial.ended_at = now if trial.ended_at is None else trial.ended_at
-            waits = row is not None and row.id in behind and now - (trial.ended_at or now) < _DRAIN_S
+            waits = row is not None and row.undelivered and now - (trial.ended_at or now) < _DRAIN_S
             trial.is_told = row is None or (_has_ended(row) and not waits)
             if row is not None and row.metrics_cursor != trial.reports.cursor:
                 news[row.id] = (trial.reports, row.metrics_cursor)
@@ -276,17 +289,3 @@ def _remember(memory: SweepMemory, row: Row[Any]) -> None:
 
 def _has_ended(job: Row[Any] | None) -> bool:
     return job is not None and job.ended_at is not None
-
-
-def _undelivered(session: Session, ended: list[str]) -> set[str]:
-    """Those of these jobs whose agents still have something to send."""
-    found: set[str] = set()
-    for ids in in_parts(ended):
-        query = (
-            select(Attempt.job_id)
-            .join(Node, Node.attempt_id == Attempt.id)
-            .where(Attempt.job_id.in_(ids))
-            .where(Node.final.is_(False), Node.state == NodeState.EXITED.value)
-        )
-        found |= set(session.scalars(query))
-    return found

@@ -29,15 +29,19 @@ from shoal.server.web.routes import (
     home,
     job,
     jobs,
+    join,
     keys,
+    leases,
     live,
     logs,
     new_job,
     new_sweep,
     pool,
+    preflights,
     secrets,
     settings,
     static,
+    swarms,
     sweeps,
     uploads,
     workspaces,
@@ -59,7 +63,7 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, home, workspaces, new_job, jobs, logs, code, figures, job, compare, new_sweep, sweeps, uploads, datasets, secrets,
+        static, account, join, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
         keys, pool, live, settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
@@ -16,9 +17,11 @@ from sqlalchemy import select
 from shoal.core.errors import AuthError
 from shoal.core.ids import is_id
 from shoal.core.schema import View
+from shoal.core.swarm_views import SwarmState
 from shoal.core.sweeps import SweepState
 from shoal.server.context import Context
 from shoal.server.models.people import Member
+from shoal.server.models.swarm import Swarm
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Principal
 from shoal.server.web import overview
@@ -42,6 +45,19 @@ class ChangedSweep(View):
     status: SweepState
 
 
+class ChangedSwarm(View):
+    id: str
+    name: str
+    status: SwarmState
+
+
+_OTHERS: tuple[tuple[str, str, Any, Any], ...] = (
+    ("sweep", "swp", Sweep, ChangedSweep),
+    ("swarm", "swm", Swarm, ChangedSwarm),
+)
+"""Event, prefix of ids, table, what is told."""
+
+
 def now(ctx: Context, principal: Principal) -> Changes:
     """What is active now: the stream's beginning."""
     cursor = _clock()
@@ -51,7 +67,7 @@ def now(ctx: Context, principal: Principal) -> Changes:
 async def stream(
     ctx: Context, principal: Principal, after: int | None, still_signed_in: Callable[[], object]
 ) -> AsyncIterator[str]:
-    """`hello` first; `job` and `sweep` for each that changed; `gone` for one that was deleted; `ping` when all is quiet."""
+    """`hello` first; `job`, `sweep` and `swarm` for each that changed; `gone` for one that was deleted; `ping` when all is quiet."""
     async with ctx.live.watching() as watcher:
         start = await run_in_threadpool(now, ctx, principal)
         known = {placed.job.id: placed for placed in start.jobs}
@@ -70,8 +86,8 @@ async def stream(
                     return
             cursor = _clock()
             found = await run_in_threadpool(overview.some, ctx, principal, changed) if changed else {}
-            for told in await run_in_threadpool(_sweeps, ctx, principal, changed):
-                yield _event("sweep", told, cursor)
+            for kind, told in await run_in_threadpool(_others, ctx, principal, changed):
+                yield _event(kind, told, cursor)
             for job_id in changed & known.keys() - found.keys():
                 del known[job_id]
                 yield f'event: gone\nid: {cursor}\ndata: {{"id":"{job_id}"}}\n\n'
@@ -92,15 +108,18 @@ def _ended_since(ctx: Context, principal: Principal, after: int | None) -> list[
     return overview.ended_since(ctx, principal, since)
 
 
-def _sweeps(ctx: Context, principal: Principal, changed: set[str]) -> list[ChangedSweep]:
-    """Those of them that one may see."""
-    wanted = [ident for ident in changed if is_id(ident, "swp")][:1000]
-    if not wanted:
-        return []
-    mine = select(Sweep).join(Member, Member.workspace_id == Sweep.workspace_id)
-    with ctx.db.read() as session:
-        found = session.scalars(mine.where(Member.user_id == principal.user_id, Sweep.id.in_(wanted)))
-        return [ChangedSweep(id=sweep.id, name=sweep.name, status=SweepState(sweep.state)) for sweep in found]
+def _others(ctx: Context, principal: Principal, changed: set[str]) -> list[tuple[str, View]]:
+    """Sweeps and swarms among them that one may see."""
+    told: list[tuple[str, View]] = []
+    for kind, prefix, table, view in _OTHERS:
+        wanted = [ident for ident in changed if is_id(ident, prefix)][:1000]
+        if not wanted:
+            continue
+        mine = select(table).join(Member, Member.workspace_id == table.workspace_id)
+        with ctx.db.read() as session:
+            found = session.scalars(mine.where(Member.user_id == principal.user_id, table.id.in_(wanted)))
+            told += [(kind, view(id=one.id, name=one.name, status=one.state)) for one in found]
+    return told
 
 
 def _clock() -> int:

@@ -67,6 +67,9 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
     for name, field in JobSpec.model_fields.items():
         value = getattr(spec, name)
         if name not in _ELSEWHERE and value != field.get_default():
+            if value is True:
+                words.append(option_of(name))
+                continue
             for one in value if isinstance(value, list) else [value]:
                 words += [option_of(name), short_duration(one) if name.endswith("_s") else str(one)]
     for name, value in spec.env.items():

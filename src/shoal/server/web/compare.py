@@ -139,7 +139,7 @@ def _cell(metric: MetricName | None, end: Better | None) -> Cell | None:
 
 def _settings(ctx: Context, access: Access, views: list[JobView]) -> list[Setting]:
     hide = Redactor.of(ctx, access)
-    columns = [dict(_of(view, metric_reads.config(ctx, access, view.id), hide)) for view in views]
+    columns = [dict(settings_of(view, metric_reads.config(ctx, access, view.id), hide)) for view in views]
     for column, code in zip(columns, _code(ctx, access, views), strict=True):
         column |= {("Code", path): text for path, text in code.items()}
     keys = sorted(dict.fromkeys(key for column in columns for key in column), key=lambda k: _SECTIONS.index(k[0]))
@@ -154,7 +154,8 @@ _SECTIONS = ("Config", "Arguments", "Job", "Variables", "Secrets", "Code")
 Item = tuple[tuple[str, str], str]
 
 
-def _of(view: JobView, config: Mapping[str, Any], hide: Redactor) -> Iterator[Item]:
+def settings_of(view: JobView, config: Mapping[str, Any], hide: Redactor) -> Iterator[Item]:
+    """All a job was given: ((section, name), value), without what is secret."""
     spec = view.spec
     for name, value in sorted(_flat(hide.data(config)).items()):
         yield ("Config", name), value

@@ -41,6 +41,7 @@ class Draft(View):
     checkpoint: str = ""
     min_nodes: str = "1"
     max_nodes: str = ""
+    grow: bool = False
     accels: str = "1"
     env: list[Pair] = []
     secrets: list[Pair] = []
@@ -82,6 +83,7 @@ def from_form(form: Form) -> Draft:
         datasets=[_reference(name, form.get(f"version.{name}", "")) for name in form.all("dataset")],
         env=_pairs(form, "env_name", "env_value"),
         secrets=_pairs(form, "secret_env", "secret_name"),
+        grow="grow" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -103,6 +105,7 @@ def from_spec(spec: JobSpec) -> Draft:
         checkpoint=spec.checkpoint or "",
         min_nodes=str(spec.min_nodes),
         max_nodes="" if spec.max_nodes == spec.min_nodes else str(spec.max_nodes),
+        grow=spec.grow,
         accels=str(spec.accels),
         env=[Pair(name=k, value=v) for k, v in spec.env.items()],
         secrets=[Pair(name=k, value=v) for k, v in spec.secrets.items()],
@@ -161,6 +164,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         entry=[draft.entry, *draft.words()],
         datasets=draft.datasets,
         checkpoint=draft.checkpoint or None,
+        grow=draft.grow,
         env=env,
         secrets=secrets,
         time_limit_s=_seconds(draft.time_limit, "Time limit"),

@@ -58,6 +58,11 @@ def sweep_path(workspace: str, name: str, ident: str) -> str:
     return f"{workspace}/sweeps/{_reference(name, ident)}"
 
 
+def swarm_path(workspace: str, name: str, ident: str) -> str:
+    """As a job's."""
+    return f"{workspace}/swarms/{_reference(name, ident)}"
+
+
 def _reference(name: str, ident: str) -> str:
     by_id = name in _PAGES or name.endswith(".json")
     return quote(ident if by_id else name, safe="")
@@ -67,6 +72,8 @@ def _workspace_links(base: str) -> list[Link]:
     return [
         Link("Jobs", f"{base}/jobs", "jobs"),
         Link("Sweeps", f"{base}/sweeps", "sweeps"),
+        Link("Swarms", f"{base}/swarms", "swarms"),
+        Link("Rented machines", f"{base}/leases", "machines"),
         Link("Datasets", f"{base}/datasets", "datasets"),
         Link("Checkpoints", f"{base}/checkpoints", "checkpoints"),
         Link("Secrets", f"{base}/secrets", "secrets"),

@@ -16,7 +16,7 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Job
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access
-from shoal.server.services import checkpoints, datasets, find, git, machines, notebooks, queue, secrets
+from shoal.server.services import checkpoints, datasets, find, git, machines, notebooks, preflights, queue, secrets
 from shoal.server.web.command import training_command, where_to_run
 from shoal.server.web.drafts import Draft, in_step, to_spec
 
@@ -51,6 +51,8 @@ class Preview(View):
     """Where to type it."""
     fit: Literal["now", "later", "never"] | None
     fit_text: str
+    advice: str = ""
+    """Why its first steps should be tried before it starts, if they should."""
 
 
 class DatasetChoice(View):
@@ -119,7 +121,8 @@ def preview(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
     fits, text = fit(ctx, access, spec)
     source = origin(ctx, access, draft.source_id)
     command = training_command(spec, workspace=access.workspace, source=source)
-    shown = Preview(command=command, problem=None, where=where_to_run(source), fit=fits, fit_text=text)
+    advice = preflights.advise(ctx, spec).why
+    shown = Preview(command=command, problem=None, where=where_to_run(source), fit=fits, fit_text=text, advice=advice)
     return {"draft": draft, "preview": shown}
 
 

@@ -20,7 +20,7 @@ from shoal.server.policy import Access, Principal
 from shoal.server.services import workspaces
 from shoal.server.web import format as formats
 from shoal.server.web import highlight
-from shoal.server.web.nav import Nav, job_path, sweep_path, workspace_path
+from shoal.server.web.nav import Nav, job_path, swarm_path, sweep_path, workspace_path
 
 STATIC = Path(__file__).parent / "static"
 JSON_TWIN = "shoal.json_twin"
@@ -151,6 +151,7 @@ def environment() -> Environment:
         asset=asset,
         version=__version__,
         job_path=job_path,
+        swarm_path=swarm_path,
         sweep_path=sweep_path,
         workspace_path=workspace_path,
         now=formats.now,

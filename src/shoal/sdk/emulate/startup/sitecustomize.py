@@ -1,25 +1,73 @@
-"""Run by every interpreter that starts with this folder on its path: waits for torch to be imported, and imports nothing itself."""
+"""Run by every interpreter that starts with this folder on its path, before its script: so it imports next to nothing.
+
+Workers of a gang learn to tell where they are (sdk/stacks.py) and to leave in order; with SHOAL_EMULATE_CUDA, torch is patched
+once it is imported.
+"""
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import atexit
 import os
 import sys
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import importlib.machinery
+    from types import ModuleType
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_SETTLE_S = 1.0
 
 
 def _run_shadowed() -> None:
     """Another sitecustomize that ours hides would have run; let it."""
+    # What importlib.machinery and importlib.util are made of, without all that importing those brings along.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
     rest = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
+
+
+def _listen(folder: str, rank: str) -> None:
+    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "stacks.py")  # noqa: PTH118, PTH120
+    found: dict[str, Any] = {"__name__": "_shoal_stacks"}
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        exec(compile(file.read(), path, "exec"), found)  # noqa: S102
+    found["listen"](folder, rank)
+
+
+def _settle() -> None:
+    """Let torch's threads finish before the interpreter goes.
+
+    A thread of gloo drops the tensors of its last collective by itself, a moment after the script was told that it is done. One
+    that finds the interpreter ending aborts the process: a job that is done would have failed.
+    """
+    if "torch.distributed" not in sys.modules:
+        return
+    import time
+
+    deadline = time.monotonic() + _SETTLE_S
+    while _others_run() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _others_run() -> bool:
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+        if thread != str(os.getpid()):
+            try:
+                with open(f"/proc/self/task/{thread}/stat", "rb") as file:  # noqa: PTH123
+                    state = file.read().rpartition(b") ")[2][:1]
+            except OSError:
+                continue  # it has ended
+            if state == b"R":
+                return True
+    return False
 
 
 class _Finder:
@@ -31,6 +79,8 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name != "torch" or self._busy:
             return None
+        import importlib.util
+
         self._busy = True
         try:
             spec = importlib.util.find_spec(name)
@@ -50,6 +100,8 @@ class _Finder:
 
 def _package() -> Any:
     """`emulate` under a name of its own: the interpreter may be one that does not know shoal."""
+    import importlib.util
+
     name, folder = "_shoal_emulate", os.path.dirname(_HERE)  # noqa: PTH120
     spec = importlib.util.spec_from_file_location(
         name,
@@ -63,5 +115,9 @@ def _package() -> Any:
 
 
 _run_shadowed()
+if os.path.isdir("/proc/self/task"):  # noqa: PTH112
+    atexit.register(_settle)  # first, so that it is called last
+if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
+    _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
     sys.meta_path.insert(0, _Finder())

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
-from shoal.server.web import compare
+from shoal.server.web import compare, diff
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/w/{workspace}/compare")
@@ -23,7 +23,15 @@ def side_by_side(
     jobs: str = "",
     job: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006
     all: bool = False,
+    part: str = "",
 ) -> Response:
-    """Jobs named in `jobs`, with commas between, or one by one: charts over each other, differences, best values."""
-    found = compare.compare(ctx, access, [*jobs.split(","), *job])
+    """Jobs named in `jobs`, with commas between, or one by one: charts over each other, differences, best values.
+
+    With part=diff, of the first two: where their numbers part, and why.
+    """
+    named = [*jobs.split(","), *job]
+    if part == "diff" and len(named) > 1:
+        data = {"diff": diff.diff(ctx, access, named[0], named[1])}
+        return page(request, ctx, access, "diff.html", data, part="_diff.html")
+    found = compare.compare(ctx, access, named)
     return page(request, ctx, access, "compare.html", dict(found) | {"all": all}, part="_compare.html")

@@ -23,6 +23,7 @@ new Changes({
     known.set(sweep.id, sweep.status);
     if (before === "running" && sweep.status !== before) note(sweep);
   },
+  swarm: () => want(PROGRESS_MS),
   gone: () => want(0),
   ping: () => want(0), // machines come and go, and clocks move on, without any job changing
 }).open();

@@ -54,11 +54,11 @@ export class Follower extends Stream {
   restart(cursor = this.cursor) { this.cursor = cursor; this.over = false; this.open(); }
 }
 
-/** All of a person's jobs and sweeps. Where it was is kept for the next page of this tab, so that nothing that ends between is missed. */
+/** All of a person's jobs, sweeps and swarms. Where it was is kept for the next page of this tab, so that nothing that ends between is missed. */
 export class Changes extends Stream {
   probe = "/api/v1/auth/me";
 
-  constructor(handlers) { super(["hello", "job", "sweep", "gone", "ping"], handlers); }
+  constructor(handlers) { super(["hello", "job", "sweep", "swarm", "gone", "ping"], handlers); }
 
   address() {
     let after = null;
