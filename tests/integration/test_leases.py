@@ -225,7 +225,7 @@ def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, keys
     stubborn = "setsid nohup sh -c \"trap '' TERM HUP; sleep 1000\" > /dev/null 2>&1 &"
     ending.ssh(f"setsid nohup sleep 1000 > /dev/null 2>&1 & {stubborn}")
     session = ending.start(ending.address, "trap '' TERM HUP INT; while true; do sleep 1; done")
-    assert len([p for p in processes_of(job) if "sleep" in p.name()]) >= 2
+    eventually(lambda: len([p for p in processes_of(job) if "sleep" in p.name()]) >= 2)
     end = datetime.fromisoformat(ending.lease["expires_at"]).timestamp()
     session.wait(40)
     gone_s = time.time() - end

@@ -43,16 +43,27 @@ class Beats(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(BEAT_S):
             found = self.ask()
-            verdict = None if found is None else judge(self.orders.run_id, found)
-            if found is None or verdict is None or self._over.is_set():
+            if self._over.is_set() or not self._heed(found):
                 continue
-            self.orders = found
-            if verdict == "resumed" and self._state is PeerState.JOINING:
-                continue  # nothing runs yet: it begins with the new orders
-            self.verdict = verdict
             # The same way as Ctrl-C: the script may leave in good order, then all of it is ended.
             os.kill(os.getpid(), signal.SIGTERM)
             return
+
+    def look(self) -> None:
+        """Once more, after the script: its swarm may have told it to end before the server told us."""
+        if self.verdict is None:
+            self._heed(self.ask())
+
+    def _heed(self, found: PeerOrders | None) -> bool:
+        """Whether there is a verdict now."""
+        verdict = None if found is None else judge(self.orders.run_id, found)
+        if found is None or verdict is None:
+            return False
+        self.orders = found
+        if verdict == "resumed" and self._state is PeerState.JOINING:
+            return False  # nothing runs yet: it begins with the new orders
+        self.verdict = verdict
+        return True
 
     def ask(self) -> PeerOrders | None:
         try:

@@ -141,6 +141,8 @@ class Peer:
             began = time.monotonic()
             with Beats(self._link, orders, PeerState.TRAINING) as beats:
                 ended = self._run_script(orders)
+            if not ended.stopped:
+                beats.look()
             if beats.verdict is not None:
                 code = self._obey(beats)
             else:
