@@ -36,7 +36,7 @@ def main() -> None:
                 time.sleep(0.2)
             take(json.loads(shoal(env, "console", "--no-browser", "--json"))["url"])
         finally:
-            shoal(env, "training", "stop", "masked-lm")
+            shoal(env, "training", "stop", "masked-lm", "--wait")
             shoal(env, "server", "stop")
 
 
