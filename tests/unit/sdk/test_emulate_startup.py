@@ -71,7 +71,7 @@ LEAVES = """
 import os, sys, threading, time
 sys.modules["torch.distributed"] = sys
 def work():
-    data = bytes(200_000_000)
+    data = bytes(80_000_000)
     import hashlib
     begun.set()
     hashlib.sha256(data)  # outside the interpreter, as torch's threads are

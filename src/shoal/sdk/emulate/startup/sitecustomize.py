@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-_SETTLE_S = 1.0
+_SETTLE_S = 3.0
 
 
 def _run_shadowed() -> None:
