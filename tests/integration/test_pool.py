@@ -16,6 +16,7 @@ from way_out import way_out
 
 from shoal.core.leases import LeaseAsk
 from shoal.server.services.pool_runtime import runtime
+from shoal.testing import slurm
 from shoal.testing.engines import eventually
 from shoal.testing.hosts import lan, missing
 from shoal.testing.live import live_server, processes_of
@@ -42,12 +43,25 @@ SLEEPER = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A server and three hosts in its pool, all added by one command."""
-    home = tmp_path_factory.mktemp("home")
+def has_slurm():
+    """Whether the server finds a Slurm of three nodes on its own machine, to be added."""
+    if slurm.missing():
+        yield False
+        return
+    with slurm.slurm_cluster(nodes=3, cpus=4) as cluster, pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.env.items():
+            patch.setenv(name, value)
+        yield True
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, has_slurm):
+    """A server and three hosts in its pool, all added by one command from a list of servers."""
+    home, listed = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("list") / "servers.txt"
     with lan(*NAMES, hide=(home,)) as net, live_server(home, slots=6) as server:
+        listed.write_text("# the cluster\n\n" + "".join(f"{host.target}\n" for host in net.hosts))
         try:
-            yield net, server, add(server, net, *(host.target for host in net.hosts))
+            yield net, server, add(server, net, "--servers-file", str(listed))
         finally:
             server.cli("pool", "remove", *(m["name"] for m in server.json("pool", "list")), "--force", check=None)
 
@@ -100,26 +114,50 @@ def test_a_lease_on_another_machine_is_reached_through_the_one_port_of_the_serve
         eventually(lambda: client.jobs.get(job).status == "stopped" and not processes_of(job))
 
 
-@pytest.mark.torch
-def test_a_trainer_script_with_a_dataset_gives_the_same_loss_on_three_machines_as_on_one(world, tmp_path):
-    net, server, _ = world
+@pytest.fixture(scope="module")
+def train(world, tmp_path_factory):
+    """Train the same job, 3 × 2 workers of a Trainer script with a dataset; its final loss, and where its nodes were."""
+    _, server, _ = world
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("transformers")
-    code, folder = tmp_path / "code", tmp_path / "words"
-    code.mkdir()
+    code, folder = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("data") / "words"
     (code / "train.py").write_text(TRAIN)
     ids = [[(i * 7 + j) % 64 for j in range(16)] for i in range(400)]
     datasets.Dataset.from_dict({"input_ids": ids, "labels": ids}).save_to_disk(folder)
     server.cli("dataset", "push", "words", "--file", str(folder))
-    away = [word for host in net.hosts for word in ("--exclude", host.address)]
-    told = {}
-    for name, where in (("together", ["--exclude", "local"]), ("alone", away)):
-        flags = ["--dataset", "words", "--nodes", "3", "--accels", "2", "--follow", *where]
-        followed = server.cli("training", "run", name, *flags, "--", "train.py", cwd=code).stdout
-        told[name] = re.search(r"LOSS \S+ of 6 workers", followed)[0]
-    assert told["together"] == told["alone"]
-    [attempt] = server.inspect("together")["attempt_list"]
-    assert sorted(node["machine"] for node in attempt["nodes"]) == sorted(host.address for host in net.hosts)
+    done = {}
+
+    def train(name, *excluded):
+        if name not in done:
+            away = [word for machine in excluded for word in ("--exclude", machine)]
+            flags = ["--dataset", "words", "--nodes", "3", "--accels", "2", "--follow", *away]
+            followed = server.cli("training", "run", name, *flags, "--", "train.py", cwd=code).stdout
+            [attempt] = server.inspect(name)["attempt_list"]
+            machines = sorted(node["machine"] for node in attempt["nodes"])
+            done[name] = re.search(r"LOSS \S+ of 6 workers", followed)[0], machines
+        return done[name]
+
+    return train
+
+
+@pytest.mark.torch
+def test_a_trainer_script_with_a_dataset_gives_the_same_loss_on_three_machines_as_on_one(net, train):
+    hosts = sorted(host.address for host in net.hosts)
+    loss, machines = train("together", "local")
+    assert machines == hosts
+    assert train("alone", *hosts) == (loss, ["local"] * 3)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+def test_and_the_same_loss_on_slurm(server, net, train):
+    hosts = [host.address for host in net.hosts]
+    loss, _ = train("alone", *hosts)
+    server.cli("engine", "add", "slurm")
+    try:
+        assert train("queued", "local", *hosts) == (loss, ["slurm:c1", "slurm:c2", "slurm:c3"])
+    finally:
+        server.cli("engine", "remove", "slurm")
 
 
 @pytest.mark.torch
@@ -134,7 +172,7 @@ def test_a_translation_script_goes_on_from_its_latest_epoch_and_its_offline_wand
     server.cli(
         "training", "run", "translate", *flags, "--", *script, "--model_folder", "/output-checkpoint", cwd=TRANSLATION
     )
-    server.wait_for("translate", lambda job: job.progress and job.progress.step >= 2, "two epochs are made", 180)
+    server.wait_for("translate", lambda job: job.progress and job.progress.step >= 3, "two epochs are saved", 180)
     server.cli("training", "stop", "translate")
     server.wait_for("translate", lambda job: job.status == "stopped", "stops", 60)
     server.cli("training", "resume", "translate")
@@ -271,7 +309,11 @@ def test_what_is_wrong_is_told_with_its_cure_and_nothing_is_left(server, net, tm
     assert "does not let us in" in locked.stderr and "ssh-copy-id" in locked.stderr
     bare = add(server, net, host.target, check=4, **{"--python": "/bin/false", "--name": "bare"})
     assert "has no Python" in bare.stderr and "--python PATH" in bare.stderr
-    server.cli("pool", "remove", "closed", "locked", "bare")
+    (tmp_path / "servers.txt").write_text(f"{host.target}:0,1,2\n")
+    listed = ["--servers-file", str(tmp_path / "servers.txt")]
+    cards = add(server, net, *listed, check=4, **{"--slots": None, "--name": "cards"})
+    assert "it has no GPU 0, 1, 2" in cards.stderr
+    server.cli("pool", "remove", "closed", "locked", "bare", "cards")
     assert set(states(server)) == {h.address for h in net.hosts if h.is_up}
 
 
@@ -293,3 +335,13 @@ def test_a_check_finds_the_machines_well_and_measures_every_pair(server, net):
     found = server.json("pool", "check")
     assert [m["problems"] for m in found["machines"]] == [[], [], []]
     assert len(found["pairs"]) == 3 and all(p["mb_s"] > 1 and p["latency_ms"] > 0 for p in found["pairs"])
+
+
+@pytest.mark.torch
+def test_a_check_warns_of_the_machine_with_the_slow_cable(server, net):
+    slow, words = net.hosts[1], f"{net.hosts[1].address} is slow to all others: "
+    try:
+        with slow.slow_cable(40):
+            eventually(lambda: words in server.cli("pool", "check").stderr, 90, "the slow one is not named")
+    except subprocess.CalledProcessError:
+        pytest.skip("this kernel cannot slow a cable down (tc tbf)")

@@ -253,7 +253,8 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        keeper = Keeper(preflight.out(self._work, self._join), self._link.another(), self._capture.say, self._note_kept)
+        output, node = preflight.out(self._work, self._join), self._launch.node
+        keeper = Keeper(output, self._link.another(), self._capture.say, self._note_kept, node=node)
         keeper.start()
         return keeper
 

@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from shoal.agent.shards import is_part, lacking
+
 OWN = "shoal.json"
 """The SDK writes it last; it lists every other file."""
 _MAX_JSON = 64 << 20
@@ -30,6 +32,7 @@ _EVAL_LOSS = (
 _STEP = re.compile(r"(\d+)\D*$")
 _LOG = re.compile(r"(offline-)?run-\d{8}_\d{6}-.*|debug[\w-]*\.log|(.*/)?events\.out\.tfevents\.[^/]*")
 """What Weights & Biases and TensorBoard write into a directory they are given."""
+_TEXT = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".log", ".py")
 
 
 def is_half_made_name(name: str) -> bool:
@@ -37,8 +40,8 @@ def is_half_made_name(name: str) -> bool:
     return name.startswith(".") or bool(_HALF_MADE.search(name))
 
 
-def problem(root: Path, files: list[str]) -> str | None:
-    """Why these files cannot be a complete checkpoint; None if nothing speaks against it."""
+def problem(root: Path, files: list[str], *, on_first_node: bool = True) -> str | None:
+    """Why these files cannot be a complete checkpoint, or a node's part of one; None if nothing speaks against it."""
     if OWN in files:
         return _own_problem(root, files)
     names = {f.rpartition("/")[2] for f in files}
@@ -49,7 +52,7 @@ def problem(root: Path, files: list[str]) -> str | None:
         shards = set((_json(root / index) or {}).get("weight_map", {}).values())
         if lacking := sorted(shards - names):
             return f"{index} names {lacking[0]}, which is not there"
-    if any(n.endswith(".distcp") for n in names) and ".metadata" not in names:
+    if on_first_node and is_part(files):
         return "its .metadata is not written yet"
     if names & {"optimizer.pt", "scheduler.pt"} and names & {"model.safetensors", "pytorch_model.bin"}:
         return None if "trainer_state.json" in names else "its trainer_state.json is not written yet"
@@ -77,6 +80,9 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         "version": _text((config or {}).get("transformers_version")),
         "inference_ready": isinstance(model, str),
         "only_logs": bool(files) and all(_LOG.fullmatch(file) for file in files),
+        "only_text": all(file.lower().endswith(_TEXT) for file in files),
+        "is_part": is_part(files),
+        "lacks": lacking(root, files),
         "metrics": _metrics(history),
     }
 

@@ -48,11 +48,17 @@ class _Known:
 
 class Keeper(threading.Thread):
     def __init__(
-        self, output: Path, link: Link, say: Callable[[str], None], kept: Callable[[str], None] = lambda name: None
+        self,
+        output: Path,
+        link: Link,
+        say: Callable[[str], None],
+        kept: Callable[[str], None] = lambda name: None,
+        *,
+        node: int = 0,
     ):
         """`kept` is called with the name of each checkpoint the server has committed."""
         super().__init__(name="keeper", daemon=True)
-        self._output, self._link, self._say, self._kept = output, link, say, kept
+        self._output, self._link, self._say, self._kept, self._node = output, link, say, kept, node
         self._known: dict[str, _Known] = {}
         self._leave = threading.Event()
         self._news = threading.Event()
@@ -113,7 +119,7 @@ class Keeper(threading.Thread):
 
     def _take(self, name: str, known: _Known, last: bool) -> None:
         root = self._output if name == ROOT else self._output / name
-        wrong = problem(root, [path for path, _, _ in known.files])
+        wrong = problem(root, [path for path, _, _ in known.files], on_first_node=self._node == 0)
         if wrong is not None:
             if last and wrong not in known.said:
                 known.said.add(wrong)

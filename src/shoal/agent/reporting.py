@@ -111,8 +111,9 @@ class Beats(threading.Thread):
                 version, body = self._version, dict(self._body)
             body["progress"] = self._progress()
             try:
-                self._obey(BeatReply(self._link.post("/beat", body)))
-                pause, self._failing_since, self._refused_since = BEAT_INTERVAL_S, None, None
+                reply = BeatReply(self._link.post("/beat", body))
+                self._obey(reply)
+                pause, self._failing_since, self._refused_since = reply.beat_in_s or BEAT_INTERVAL_S, None, None
                 with self._changed:
                     self._delivered = max(self._delivered, version)
                     self._changed.notify_all()

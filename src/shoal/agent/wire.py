@@ -102,6 +102,7 @@ class JoinReply(_Wire):
 class BeatReply(_Wire):
     fenced: bool = False
     stop: bool = False
+    beat_in_s: float | None = None
     grace_s: float = 10.0
     why: str | None = None
     left_s: float | None = None

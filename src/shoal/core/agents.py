@@ -141,6 +141,8 @@ class BeatReply(View):
     """A newer attempt took over: kill the workers, ship the logs, leave."""
     stop: bool = False
     """Stop the workers: SIGTERM, then SIGKILL after `grace_s`."""
+    beat_in_s: float | None = None
+    """Ask again after so long: all nodes of a gang are to hear of a stop at the same moment."""
     grace_s: float = 10.0
     why: str | None = None
     """Why it is to stop, for the script to know."""

@@ -22,6 +22,12 @@ class CheckpointFacts(Schema):
     inference_ready: bool = False
     only_logs: bool = False
     """Files of Weights & Biases or TensorBoard: kept like any other, but no job goes on from them."""
+    only_text: bool = False
+    """Settings, vocabularies and the like: a job that has saved more goes on from that."""
+    is_part: bool = False
+    """Shards whose `.metadata` is on another node: nothing goes on from them alone."""
+    lacks: list[str] = []
+    """Shards that its `.metadata` names and other nodes have."""
     metrics: dict[str, float] = {}
     """Last known value of every number in the trainer's log, for `--keep-best`."""
 

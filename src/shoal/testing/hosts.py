@@ -184,6 +184,17 @@ class Host:
     def mend(self) -> None:
         _ip("link", "set", self._cable, "up")
 
+    @contextmanager
+    def slow_cable(self, mbit_s: int) -> Iterator[None]:
+        """What is sent to it comes at this speed; CalledProcessError where the kernel cannot do that."""
+        tc = [str(_tool("tc")), "qdisc"]
+        rate = f"rate {mbit_s}mbit burst 64kb latency 400ms".split()
+        subprocess.run([*tc, "add", "dev", self._cable, "root", "tbf", *rate], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*tc, "del", "dev", self._cable, "root"], check=True, capture_output=True)
+
     def _all(self) -> list[psutil.Process]:
         assert self._init is not None
         found = [self._init, *self._init.children(recursive=True), *self.processes()]

@@ -1,6 +1,7 @@
 """Which checkpoints are whole, and what they tell of themselves, without loading any of them."""
 
 import json
+import pickle
 import struct
 import zipfile
 from pathlib import Path
@@ -71,6 +72,31 @@ def test_a_distributed_checkpoint_needs_its_metadata_which_comes_last(tmp_path):
     (tmp_path / "__0_0.distcp").write_bytes(b"x")
     assert ".metadata" in problem(tmp_path, ["__0_0.distcp"])
     assert problem(tmp_path, [".metadata", "__0_0.distcp"]) is None
+
+
+class Runs:
+    """Would be heard of if it were ever unpickled."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit",)
+
+
+def test_shards_on_several_nodes_are_known_to_belong_together(tmp_path):
+    named = {"a": "__0_0.distcp", "b": "__1_0.distcp", "c": Runs()}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".metadata").write_bytes(pickle.dumps(named))
+    (tmp_path / "model" / "__0_0.distcp").write_bytes(b"x")
+    first, other = ["model/.metadata", "model/__0_0.distcp"], ["model/__1_0.distcp"]
+    assert problem(tmp_path, first) is None
+    assert problem(tmp_path, other, on_first_node=False) is None and problem(tmp_path, other) is not None
+    found = facts("step-5", tmp_path, first), facts("step-5", tmp_path, other)
+    assert [(f["is_part"], f["lacks"]) for f in found] == [(False, other), (True, [])]
+    assert facts("step-5", tmp_path, [*first, *other])["lacks"] == []
+
+
+def test_settings_and_vocabularies_are_told_from_weights(tmp_path):
+    assert facts(".", tmp_path, ["args.json", "Vocab.TXT"])["only_text"]
+    assert not facts(".", tmp_path, ["args.json", "model.anything"])["only_text"]
 
 
 @pytest.mark.parametrize("name", ["tmp-checkpoint-5", "model.pt.tmp", ".hidden", "x.partial", "a~", "checkpoint_temp"])

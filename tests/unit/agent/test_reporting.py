@@ -49,6 +49,16 @@ def beats(server: Server, orders: Orders) -> Beats:
     return made
 
 
+def test_a_beat_comes_when_the_server_wants_it() -> None:
+    server = Server({"beat_in_s": 0.01, "grace_s": 3.0}, {"stop": True, "grace_s": 3.0})
+    orders = Orders()
+    made = beats(server, orders)
+    made.update(state="running")
+    assert select.select([orders.wake_r], [], [], 0.8)[0] and orders.stop
+    made.leave()
+    made.join(5)
+
+
 def test_an_order_wakes_whoever_waits_for_it() -> None:
     orders = Orders()
     made = beats(Server({"stop": True, "grace_s": 3.0}), orders)

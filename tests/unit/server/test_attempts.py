@@ -3,6 +3,7 @@
 import itertools
 import os
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,17 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from sqlalchemy import select
 
 from shoal.core.agents import BeatRequest, JoinRequest
+from shoal.core.artifacts import Manifest
+from shoal.core.checkpoints import CheckpointCommit
 from shoal.core.errors import Fenced
 from shoal.core.jobs import JobSpec, Progress
+from shoal.core.schema import utcnow
 from shoal.core.states import JobState, NodeState
 from shoal.engines.base import AgentState
 from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.policy import AgentIdentity
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import agents, jobs
+from shoal.server.services import agents, checkpoints, jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 SLOTS = 4
@@ -162,6 +166,33 @@ def test_a_job_stopped_while_running_ends_stopped_whatever_its_workers_say(world
     view = world.view(job)
     assert view.status is JobState.STOPPED
     assert "stopped by a@b.c" in view.reason
+
+
+def test_all_nodes_of_a_gang_hear_of_a_stop_at_the_same_moment(world, monkeypatch):
+    job = world.submit(min_nodes=2, max_nodes=2)
+    attempt = world.run(job)
+    world.stop(job)
+    asked_at = utcnow()
+    early = world.beat(attempt, 0, state=NodeState.RUNNING)
+    monkeypatch.setattr(agents, "utcnow", lambda: asked_at + timedelta(seconds=0.9))
+    late = world.beat(attempt, 1, state=NodeState.RUNNING)
+    assert (early.stop, late.stop) == (False, False)
+    assert early.beat_in_s == pytest.approx(0.9 + late.beat_in_s, abs=0.2) and late.beat_in_s > 0
+    monkeypatch.setattr(agents, "utcnow", lambda: asked_at + timedelta(seconds=0.9 + late.beat_in_s))
+    assert all(world.beat(attempt, node, state=NodeState.RUNNING).stop for node in (0, 1))
+
+
+def test_a_node_that_fails_while_its_job_is_stopped_takes_nobody_with_it(world):
+    """Its peers have left, and it had not heard of the stop yet; another may be saving."""
+    job = world.submit(min_nodes=2, max_nodes=2)
+    attempt = world.run(job)
+    world.stop(job)
+    world.beat(attempt, 1, state=NodeState.EXITED, exit_code=1, failed_rank=1, reason="Connection closed by peer")
+    assert not world.beat(attempt, 0, state=NodeState.RUNNING).fenced
+    last = CheckpointCommit(name="last", manifest=Manifest(files=[]))
+    assert checkpoints.capture(world.ctx, world.who(attempt, 0), last).checkpoint
+    world.beat(attempt, 0, state=NodeState.EXITED, exit_code=143, told=True)
+    assert world.view(job).status is JobState.STOPPED
 
 
 def test_a_node_that_its_machine_told_to_end_is_lost_even_if_its_workers_left_well(world):

@@ -8,9 +8,10 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, Mount
+from shoal.core.agents import BEAT_INTERVAL_S, BeatReply, BeatRequest, JoinReply, JoinRequest, Mount
 from shoal.core.errors import Fenced, NotFound
 from shoal.core.jobs import Progress
+from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Source
@@ -33,6 +34,8 @@ from shoal.server.services.secrets import open_secrets
 from shoal.store.manifest import chunk_hashes, dump_manifest
 
 _PROGRESS_EVERY_S = 1.0
+_TOGETHER_S = 1.25 * BEAT_INTERVAL_S
+"""From a stop to the SIGTERM on several nodes, in which each has asked once: a peer told later fails on those that left."""
 
 
 def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
@@ -228,8 +231,11 @@ def _reply(ctx: Context, session: Session, attempt: Attempt) -> BeatReply:
     asked = select(Job.stop_requested_at, Job.stop_reason, Lease).outerjoin(Lease, Lease.job_id == Job.id)
     stop_at, why, lease = session.execute(asked.where(Job.id == attempt.job_id)).one()
     left_s = lease_rows.left_s(lease) if lease else None
-    stop, grace_s = stop_at is not None, ctx.settings.stop_grace_s
-    return BeatReply(fenced=attempt.fenced, stop=stop, grace_s=grace_s, why=why, left_s=left_s)
+    reply = BeatReply(fenced=attempt.fenced, grace_s=ctx.settings.stop_grace_s, why=why, left_s=left_s)
+    if stop_at is None:
+        return reply
+    wait_s = _TOGETHER_S - (utcnow() - stop_at).total_seconds() if attempt.num_nodes > 1 else 0.0
+    return reply.model_copy(update={"beat_in_s": min(wait_s, _TOGETHER_S)} if wait_s > 0 else {"stop": True})
 
 
 def _rows(session: Session, who: AgentIdentity) -> tuple[Attempt, Node]:

@@ -100,7 +100,8 @@ def node_ended(
     if node.blamed and not attempt.fenced:
         kind = "node_lost" if state is NodeState.LOST else ("worker_failed" if was_running else "setup_failed")
         tell(session, job, kind, describe(node), attempt=attempt.number)
-        fence(session, job, attempt)
+        if job.stop_requested_at is None:  # else its peers are told to end already, and may be saving
+            fence(session, job, attempt)
     if all(NodeState(n.state).is_terminal for n in nodes_of(session, attempt)):
         _settle(session, job, attempt)
 

@@ -132,7 +132,8 @@ def delete(ctx: Context, access: Access, reference: str) -> None:
 def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
     """(id, manifest) of the newest checkpoint of a job whose every chunk verifies; damaged ones are marked and skipped.
 
-    Parts that several nodes wrote under one name in one attempt are joined, as on a shared disk.
+    Parts that several nodes wrote under one name in one attempt are joined, as on a shared disk; with one of them
+    missing they are passed over.
     """
     with ctx.db.read() as session:
         rows = list(
@@ -142,14 +143,16 @@ def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
                 .order_by(Checkpoint.id.desc())
             )
         )
-    for row in rows:
-        if row.node not in (0, None) and any(
-            r.name == row.name and r.attempt == row.attempt and r.node == 0 for r in rows
-        ):
+    # Other nodes may hold no more than their ranks' share of what the first has written.
+    for row in sorted(_with_weights(rows), key=lambda r: r.node not in (0, None)):
+        others = [r for r in rows if r.name == row.name and r.attempt == row.attempt and r.node != row.node]
+        if row.node not in (0, None) and any(r.node == 0 for r in others):
             continue
-        parts = [r for r in rows if r.name == row.name and r.attempt == row.attempt] if row.job_id else [row]
+        parts = _newest_per_node([row, *others])
         try:
-            merged = _merge([ctx.store.get_manifest(p.manifest_id) for p in _newest_per_node(parts)])
+            merged = _merge([ctx.store.get_manifest(p.manifest_id) for p in parts])
+            if not _is_whole(parts, merged):
+                continue
             for name in chunk_hashes(merged):
                 ctx.store.get(name)
             return row.id, merged
@@ -173,7 +176,7 @@ def view(row: Checkpoint) -> CheckpointView:
         manifest_id=row.manifest_id,
         kept=bool(row.kept),
         damaged=bool(row.damaged),
-        **facts.model_dump(exclude={"metrics"}),
+        **facts.model_dump(exclude={"metrics", "only_text", "is_part", "lacks"}),
     )
 
 
@@ -214,17 +217,17 @@ def _last_of(session: Session, who: AgentIdentity, name: str) -> Checkpoint | No
 def _retain(session: Session, job: Job, node: int) -> None:
     """After a newer checkpoint is safe, and only then, older ones may go. Never the last good one."""
     policy = Retention(keep_last=job.spec.get("keep_last"), keep_best=job.spec.get("keep_best"))
-    rows = list(
-        session.scalars(
-            select(Checkpoint)
-            .where(Checkpoint.job_id == job.id, Checkpoint.node == node, holds_state())
-            .order_by(Checkpoint.id)
-        )
-    )
+    mine = select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.node == node, holds_state())
+    rows = _with_weights(list(session.scalars(mine.order_by(Checkpoint.id))))
     stay = policy.chosen([{"id": r.id, "kept": r.kept, "metrics": r.facts.get("metrics", {})} for r in rows])
     for row in rows:
         if row.id not in stay:
             session.delete(row)
+
+
+def _with_weights(rows: list[Checkpoint]) -> list[Checkpoint]:
+    """Without those that are mere text, unless there are no others: a script may write its settings long before its state."""
+    return [row for row in rows if not row.facts.get("only_text")] or rows
 
 
 def _newest_per_node(parts: list[Checkpoint]) -> list[Checkpoint]:
@@ -241,6 +244,12 @@ def _merge(manifests: list[Manifest]) -> Manifest:
         for file in manifest.files:
             files.setdefault(file.path, file)
     return Manifest(files=[files[path] for path in sorted(files)])
+
+
+def _is_whole(parts: list[Checkpoint], merged: Manifest) -> bool:
+    """All shards are here that the nodes' parts name."""
+    lacks = {path for part in parts for path in part.facts.get("lacks", ())}
+    return lacks <= {file.path for file in merged.files} and not all(p.facts.get("is_part") for p in parts)
 
 
 def _mark_damaged(ctx: Context, job_id: str, checkpoint_id: str, text: str) -> None:
