@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from marks import takes_minutes
 
 from shoal.testing import hosts, line
 
@@ -219,6 +220,22 @@ def test_a_peer_that_was_cut_off_and_went_on_alone_takes_over_what_the_others_ho
     field.goal(back["samples"] + 4 * SWARM["local_steps"] * BATCH * PEERS)
     found = [peer.result() for peer in (first, second, lost)]
     assert len({facts["hash"] for facts in found}) == 1, "all hold the same model"
+
+
+@takes_minutes
+def test_peers_with_large_batches_make_the_same_steps_and_a_late_one_too(field: Field) -> None:
+    way = {"mode": "large-batch", "compression": "fp16", "matchmaking_s": 2.0}
+    first, second = (field.peer(name, task="gpt", company=2, pace_s=PACE_S, swarm=way) for name in ("first", "second"))
+    second.expect(lambda facts: facts.get("round", 0) >= 3)
+    late = field.peer("late", task="gpt", pace_s=PACE_S, swarm=way)
+    assert late.expect(lambda facts: "joined" in facts)["joined"] >= 3
+    met = late.expect(lambda facts: "members" in facts)
+    field.goal(met["samples"] + 20 * BATCH * PEERS)
+    found = [peer.result() for peer in (first, second, late)]
+    assert len({facts["samples"] for facts in found}) == 1
+    losses = [facts["loss"] for facts in found]
+    print(f"large batches: losses {losses} after {found[0]['round']} steps")
+    assert max(losses) < 1.01 * min(losses) and max(losses) < 2.8, "they began at 3.4"
 
 
 def test_a_peer_with_another_model_is_told_so_in_one_line_and_the_others_go_on(field: Field) -> None:

@@ -188,10 +188,18 @@ class Rounds:
         self._place = Place(self._place.rollbacks, self._place.round + 1)
         self._state = self._take_state()
         self.tally.close(found.receipt if found else None, seconds)
+        self._name_odd()
         self._tracker.begin(self._place.epoch, round_samples(self.samples, self._settings))
         self._shelf.keep(self._state, self._place.rollbacks)
         self._follow_schedule()
         self._watch.tell()
+
+    def _name_odd(self) -> None:
+        names = {record.p2p: record.name or record.peer for record in self._seen_last()}
+        for p2p in self.tally.receipt["odd"]:
+            logger.warning(
+                "shoal: round %d: what %s sent was not like the others'", self._place.round, names.get(p2p, p2p)
+            )
 
     # keeping up
 
