@@ -90,8 +90,8 @@ def _start(
     # An exchange for every small batch would be all it does.
     target = batch * (args.large if way == "large-batch" else 1)
     swarm = {"run_id": "bench", "target_batch_size": target, "mode": way, "local_steps": args.local_steps, "initial_peers": first,
-             "matchmaking_s": 3.0, "refresh_s": 0.25, "compression": "fp16" if way == "large-batch" else "int8", **args.swarm}  # fmt: skip
-    told = {"way": way, "task": args.task, "until": args.steps * batch, "batch": args.batch, "global_batch": batch, "peers": args.peers,
+             "matchmaking_s": 1.0 if way == "large-batch" else 3.0, "refresh_s": 0.25, "compression": "fp16" if way == "large-batch" else "int8", **args.swarm}  # fmt: skip
+    told = {"way": way, "task": args.task, "until": args.steps * batch, "steps": args.steps * batch // target, "batch": args.batch, "global_batch": batch, "peers": args.peers,
             "dir": str(folder / f"{way}-{rank}"), "swarm": swarm}  # fmt: skip
     env = {"OMP_NUM_THREADS": "1"}
     if way == "ddp":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,7 @@ def main() -> None:
     model = LetterModel(told["task"])
     is_large = told["way"] == "large-batch"
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3 if is_large else 3e-3, weight_decay=0.01)
-    warm_up = 10 if is_large else 50
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warm_up))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate, steps=told["steps"]))
     loader = DataLoader(Sums(told["task"]), batch_size=told["batch"], shuffle=True, drop_last=True)
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     swarm = run.swarm
@@ -61,6 +61,11 @@ def main() -> None:
         if samples >= told["until"]:
             break
     run.finish()
+
+
+def rate(step: int, steps: int) -> float:
+    """Up in the first thirtieth, and down again, to a twentieth, so that the loss has levelled off at the end."""
+    return min(1.0, (step + 1) / max(1, steps // 30)) * max(0.05, 1.0 - step / (0.95 * steps))
 
 
 def say(**facts: Any) -> None:

@@ -78,7 +78,7 @@ def train(number: int, settings: dict[str, Any], own: dict[str, Any], rounds: in
         return real(update * (poison if swarm.round >= since else 1.0), **options)
 
     swarm._averager.exchange = exchange
-    say(peer=own["peer"], joined=swarm.round)
+    say(peer=own["peer"], joined=swarm.round, p2p=swarm._links.p2p)
     while (
         swarm.num_peers < count
     ):  # rounds of this size are over before a machine that is busy has started the next peer

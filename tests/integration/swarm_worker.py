@@ -7,6 +7,7 @@ the samples after which to evaluate and leave.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -30,10 +31,12 @@ def say(**facts: Any) -> None:
 def main() -> None:
     told = json.loads(sys.argv[1])
     torch.set_num_threads(1)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("shoal").setLevel(logging.INFO)
     run = shoal.init(
         parallel=told["parallel"], seed=1, dir=told["dir"], checkpoint_every_s=None, extra={"swarm": told.get("swarm")}
     )
-    model = LetterModel(told["task"], width=32)
+    model = LetterModel(told["task"], width=told.get("width", 32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     loader = DataLoader(Sums(told["task"]), batch_size=told["batch"], shuffle=True, drop_last=True)
@@ -62,7 +65,8 @@ def main() -> None:
         if (swarm.samples if swarm else run.global_step * told["batch"]) >= goal(Path(told["goal"])):
             break
     samples = swarm.samples if swarm else run.global_step * told["batch"]
-    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=swarm._state.hash if swarm else None)
+    state = getattr(swarm, "_state", None)  # large batches have none of their own
+    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=state.hash if state else None)
     run.finish()
 
 

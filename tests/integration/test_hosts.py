@@ -2,11 +2,14 @@
 
 import socket
 import subprocess
+import sys
+import time
 
 import psutil
 import pytest
 from marks import takes_minutes
 
+from shoal.testing import line
 from shoal.testing.hosts import SSH_PORT, lan, missing
 
 if why := missing():
@@ -25,6 +28,26 @@ def reaches(address):
     except OSError:
         return False
     return True
+
+
+def datagrams(net, host, count):
+    """When each of those that the host sends arrives here."""
+    arrived = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
+        ear.bind((net.address, 0))
+        ear.settimeout(20)
+        to = (net.address, ear.getsockname()[1])
+        send = f"import socket; mouth = socket.socket(type=socket.SOCK_DGRAM)\nfor _ in range({count}): mouth.sendto(bytes(150), {to})"
+        child = host.popen(sys.executable, "-c", send)
+        try:
+            while True:
+                ear.recv(2000)
+                arrived.append(time.monotonic())
+                ear.settimeout(2)
+        except TimeoutError:
+            pass
+    assert child.wait(20) == 0
+    return arrived
 
 
 def test_a_host_has_its_own_name_home_and_processes_and_opens_to_its_key_only(net, tmp_path):
@@ -77,3 +100,21 @@ def test_nothing_is_left_of_hosts_that_are_gone():
         bridge, folder, init = net.bridge, net.folder, net["green"]._init
         assert bridge in psutil.net_if_addrs()
     assert bridge not in psutil.net_if_addrs() and not folder.exists() and not init.is_running()
+
+
+@pytest.mark.skipif(line.missing() is not None, reason=str(line.missing()))
+def test_a_long_lossy_and_narrow_line_is_so_and_leaves_nothing_behind():
+    with lan() as net:
+        far = net.add("far", line=line.Line(delay_s=0.05, loss=0.2, bytes_per_s=100_000))
+        began = time.monotonic()
+        assert any(reaches(far.address) for _ in range(5))
+        assert time.monotonic() - began >= 0.1, "there and back"
+        arrived = datagrams(net, far, 200)
+        assert 110 <= len(arrived) <= 190, "about a fifth is lost"
+        assert arrived[-1] - arrived[0] > 0.2, "one after the other"
+        cards = set(psutil.net_if_addrs())
+        far.kill()
+        far.boot()
+        assert far.is_up and far._carrier.poll() is None
+        carrier = far._carrier
+    assert carrier.poll() is not None and not cards & {net.bridge, far._cable} & set(psutil.net_if_addrs())

@@ -1,6 +1,7 @@
 """A machine in a swarm, from the link to the last process: a real server, its real keeper, and a script that does not train."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import psutil
 import pytest
 from marks import takes_minutes
 
+from shoal.core.invitations import split_link, unseal
+from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
 
 pytest.importorskip("hivemind", reason="needs the swarm extra")
@@ -163,6 +166,25 @@ def test_a_clock_an_hour_off_is_named(server):
         check=False,
     )
     assert done.returncode == 4 and "3600 s behind the server's" in done.stderr and "timedatectl" in done.stderr
+
+
+def test_a_link_that_has_expired_is_named(server):
+    short = server.json("swarm", "invite", "reef", "--expires", "1s")["link"]
+    ends = unseal(split_link(short)[1]).expires_at
+    eventually(lambda: time.time() > ends, 20)
+    said = server.cli("swarm", "join", short, check=5).stderr
+    assert "This link has expired" in said and "hint:" in said and "Traceback" not in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_without_room_is_named(server, tmp_path):
+    fresh = server.json("swarm", "invite", "reef")["link"]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)], check=True)
+    try:
+        said = server.cli("swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    assert "Only 32 MiB are free on the disk of" in said and "--dir" in said and "Traceback" not in said
 
 
 def test_the_doctor_looks_at_everything(server):

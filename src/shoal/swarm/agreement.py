@@ -6,6 +6,7 @@ What a single peer says it holds moves nobody but where there are only two.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,10 @@ class Place:
     def epoch(self) -> int:
         """The same order in one number, for hivemind."""
         return (self.rollbacks << 32) + self.round
+
+    @classmethod
+    def at(cls, epoch: int) -> Place:
+        return cls(epoch >> 32, epoch & 0xFFFFFFFF)
 
     @classmethod
     def of(cls, record: Progress) -> Place:
@@ -60,6 +65,16 @@ def agreed(records: Iterable[Progress], *, besides: int = 0) -> Agreed | None:
     found = min(by_hash, key=lambda h: (-len(by_hash[h]), -max(r.averaged for r in by_hash[h]), h))
     holders = sorted(by_hash[found], key=lambda record: (not record.serves_state, record.peer))
     return Agreed(newest, found, tuple(holders))
+
+
+def vouched(state_hash: str, records: Iterable[Progress], *, besides: int = 0) -> Place | None:
+    """Where a state belongs that as many hold, or held a moment ago, as it takes to follow them; None: it may be anybody's."""
+    known = [record for record in records if record.state_hash is not None and record.state != "leaving"]
+    epochs = Counter(record.recent[state_hash] for record in known if state_hash in record.recent)
+    if not epochs:
+        return None
+    epoch, sayers = max(epochs.items(), key=lambda found: (found[1], found[0]))
+    return Place.at(epoch) if sayers >= min(quorum(len(known) + besides), len(known)) else None
 
 
 def count_at(place: Place, records: Iterable[Progress], *, within_s: float) -> int:

@@ -51,6 +51,7 @@ class LargeBatch:
                     guarded(_gradients.GradientAverager),
                     aggregation=settings.aggregation,
                     clip=settings.clip,
+                    reader=book.reader,
                     **patience,
                 ),
                 averager_opts=patience,

@@ -74,8 +74,8 @@ def start_dht(
 
 
 def addresses(dht: Any) -> list[str]:
-    """Where other peers can reach this one."""
-    return [str(address) for address in dht.get_visible_maddrs()]
+    """Where other peers can reach this one: nowhere, if it only connects to others."""
+    return [] if dht.client_mode else [str(address) for address in dht.get_visible_maddrs()]
 
 
 def settle_in(parent: int) -> None:

@@ -69,6 +69,8 @@ class Progress(_Record):
     odd: list[Name] = Field(default=[], max_length=256)
     """p2p ids of those whose parts stood out or were refused in the last round."""
     state_hash: Name | None = None
+    recent: dict[Name, Count] = Field(default={}, max_length=8)
+    """Hash → epoch of the states it held last, the present one included: others may download one while it goes on."""
     serves_state: bool = False
     state: Literal["joining", "training", "leaving"] = "training"
 

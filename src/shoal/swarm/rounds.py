@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from shoal.core.errors import Refused, Unreachable
 from shoal.swarm import sources
-from shoal.swarm.agreement import Agreed, Place, agreed, count_at
+from shoal.swarm.agreement import Agreed, Place, agreed, count_at, vouched
 from shoal.swarm.averaging import Exchange, served
 from shoal.swarm.links import Links
 from shoal.swarm.outer import Outer
@@ -30,6 +30,9 @@ torch: Any = import_module("torch")
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
+_LOOKS, _LAG_S = 4, 0.25
+_RECENT = 4
+"""States others may hear of from us: the present one and a few before it."""
 _JOIN_S = 90.0
 """Longer than the records of peers live that are gone."""
 T = TypeVar("T")
@@ -56,6 +59,7 @@ class Rounds:
         self.tally = Tally()
         self.stopped = False
         """Whether the owner has asked all peers to stop."""
+        self._recent: dict[str, int] = {}
         self._shelf = sources.Shelf(settings.state_dir)
         self._state = self._take_state()
         self._links = links = Links(
@@ -84,8 +88,8 @@ class Rounds:
 
     @property
     def num_peers(self) -> int:
-        """In the present round, this one included, as of the last look."""
-        return self._beside(self._watch.records)
+        """In the swarm, in whatever round, this one included, as of the last look."""
+        return 1 + sum(record.state != "leaving" for record in self._seen_last())
 
     @property
     def address(self) -> list[str]:
@@ -184,10 +188,18 @@ class Rounds:
         self._place = Place(self._place.rollbacks, self._place.round + 1)
         self._state = self._take_state()
         self.tally.close(found.receipt if found else None, seconds)
+        self._name_odd()
         self._tracker.begin(self._place.epoch, round_samples(self.samples, self._settings))
         self._shelf.keep(self._state, self._place.rollbacks)
         self._follow_schedule()
         self._watch.tell()
+
+    def _name_odd(self) -> None:
+        names = {record.p2p: record.name or record.peer for record in self._seen_last()}
+        for p2p in self.tally.receipt["odd"]:
+            logger.warning(
+                "shoal: round %d: what %s sent was not like the others'", self._place.round, names.get(p2p, p2p)
+            )
 
     # keeping up
 
@@ -197,7 +209,7 @@ class Rounds:
         if records is self._seen:
             return None
         self._seen = records
-        goal = agreed([*(r for r in records.values() if r.peer != self._links.peer), self._describe()])
+        goal = agreed([*self._seen_last(), self._describe()])
         if goal is None or goal.hash == self._state.hash or goal.place.epoch < self._place.epoch:
             return None
         return goal
@@ -207,16 +219,30 @@ class Rounds:
         for _ in range(_ATTEMPTS):
             if goal is None:
                 return False
-            state = sources.from_peers(self._links.dht, self._settings.run_id, goal)
-            if state is not None:
-                self._take_over(state, goal.place)
-                logger.info("shoal: took over round %d of the swarm", self._place.round)
-                return True
+            for state in sources.from_peers(self._links.dht, self._settings.run_id, goal, self._seen_last()):
+                place = goal.place if state.hash == goal.hash else self._vouched(state.hash)
+                if place is not None and place.epoch >= goal.place.epoch:
+                    self._take_over(state, place)
+                    logger.info("shoal: took over round %d of the swarm", self._place.round)
+                    return True
             goal = self._agreed_by_others()
         return False
 
     def _agreed_by_others(self) -> Agreed | None:
-        return agreed((r for r in self._watch.look().values() if r.peer != self._links.peer), besides=1)
+        self._watch.look()
+        return agreed(self._seen_last(), besides=1)
+
+    def _vouched(self, state_hash: str) -> Place | None:
+        """Of a state newer than the records were when it was asked for: it takes them a moment to come."""
+        for _ in range(_LOOKS):
+            self._watch.look()
+            if (place := vouched(state_hash, self._seen_last(), besides=1)) is not None:
+                return place
+            time.sleep(_LAG_S)
+        return None
+
+    def _seen_last(self) -> list[Progress]:
+        return [record for record in self._watch.records.values() if record.peer != self._links.peer]
 
     def _take_over(self, state: State, place: Place) -> None:
         self._adopt(dict(zip(state.names, state.tensors, strict=True)), place, state.samples)
@@ -274,6 +300,7 @@ class Rounds:
         tensors = self._outer.tensors()
         names = list(tensors)
         found = state_hash(names, list(tensors.values()))
+        self._recent = dict([*self._recent.items(), (found, self._place.epoch)][-_RECENT:])
         return State(self._place.round, self.samples, self.tally.mean_loss, names, list(tensors.values()), found)
 
     def _beside(self, records: Mapping[str, Progress]) -> int:
@@ -290,6 +317,7 @@ class Rounds:
             rollbacks=self._place.rollbacks,
             samples_per_s=float(self._tracker.performance_ema.samples_per_second),
             state_hash=self._state.hash,
+            recent=self._recent,
             serves_state=not self._settings.client_mode,
             state="leaving" if self._left else "training",
             **self.tally.told(),

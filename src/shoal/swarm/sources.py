@@ -6,7 +6,7 @@ import functools
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from shoal.core.swarm_views import SwarmStateView
 from shoal.swarm import snapshots
 from shoal.swarm.agreement import Agreed
 from shoal.swarm.averaging import prefix_of
+from shoal.swarm.records import Progress
 from shoal.swarm.settings import Settings
 from shoal.swarm.wire import State, download
 
@@ -28,33 +29,47 @@ _TRIES = 20
 _SERVER_S = 30.0
 
 
-def from_peers(dht: Any, run_id: str, goal: Agreed, *, timeout_s: float = 600.0) -> State | None:
-    """The state the swarm has agreed on, from the first holder that gives it whole; None if nobody does."""
+def from_peers(
+    dht: Any, run_id: str, goal: Agreed, records: Iterable[Progress], *, timeout_s: float = 600.0
+) -> Iterator[State]:
+    """The states of all who serve one, those who said they hold the goal first. They may have gone on meanwhile, or lie:
+    whether a state is the swarm's its hash must tell."""
+    likely = {record.p2p: None for record in goal.holders if record.serves_state}
+    others = {record.p2p: None for record in records if record.serves_state and record.state != "leaving"}
+    for holder in likely | others:
+        give = functools.partial(_give, holder=holder, prefix=prefix_of(run_id))
+        try:
+            found: State | str = dht.run_coroutine(give, return_future=True).result(timeout=timeout_s)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        if isinstance(found, State):
+            yield found
+        else:
+            logger.info("shoal: %s did not give its state: %s", holder, found)
+
+
+async def _give(_dht: Any, node: Any, *, holder: str, prefix: str) -> State | str:
+    """The state, or why there is none. Runs in the DHT's process, where the p2p connection is."""
     try:
-        found: State | None = ask_peers(dht, run_id, goal).result(timeout=timeout_s)
-    except Exception as error:
-        logger.warning("shoal: the swarm's state could not be downloaded: %s: %s", type(error).__name__, error)
-        return None
-    return found
+        return await download(node.protocol.p2p, PeerID.from_base58(holder), prefix)
+    except Exception as error:  # of p2p, of timeouts, of what was sent: the next one is asked
+        return f"{type(error).__name__}: {error}"
 
 
 def ask_peers(dht: Any, run_id: str, goal: Agreed) -> Any:
-    """A future of what `from_peers` gives."""
+    """A future of the state the swarm has agreed on, from the first holder that gives it whole; of None if nobody does."""
     holders = [record.p2p for record in goal.holders if record.serves_state]
     ask = functools.partial(_ask, holders=holders, prefix=prefix_of(run_id), wanted=goal.hash)
     return dht.run_coroutine(ask, return_future=True)
 
 
 async def _ask(_dht: Any, node: Any, *, holders: Sequence[str], prefix: str, wanted: str) -> State | None:
-    """Runs in the DHT's process, where the p2p connection is."""
     for holder in holders:
-        try:
-            found = await download(node.protocol.p2p, PeerID.from_base58(holder), prefix)
-            if found.hash == wanted:
-                return found
-            logger.info("shoal: %s has gone on to another state", holder)
-        except Exception as error:  # of p2p, of timeouts, of what was sent: the next one is asked
-            logger.info("shoal: %s did not give its state: %s: %s", holder, type(error).__name__, error)
+        found = await _give(_dht, node, holder=holder, prefix=prefix)
+        if isinstance(found, State) and found.hash == wanted:
+            return found
+        why = "it has gone on to another" if isinstance(found, State) else found
+        logger.info("shoal: %s did not give the state wanted: %s", holder, why)
     return None
 
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 
+from shoal.testing.line import Line
+
 SSH_PORT = 22
 USER = "root"
 _BOOT_S = 30.0
@@ -70,8 +72,9 @@ class Lan:
         _ip("addr", "add", f"{self.address}/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
 
-    def add(self, name: str, *, hide: Sequence[Path] = ()) -> Host:
-        host = Host(self, name, len(self.hosts) + 11, hide)
+    def add(self, name: str, *, hide: Sequence[Path] = (), line: Line | None = None) -> Host:
+        """`line`: what its cable is like; None: a short one."""
+        host = Host(self, name, len(self.hosts) + 11, hide, line)
         self.hosts.append(host)
         host.boot()
         return host
@@ -88,8 +91,10 @@ class Lan:
 
 
 class Host:
-    def __init__(self, net: Lan, name: str, number: int, hide: Sequence[Path]):
+    def __init__(self, net: Lan, name: str, number: int, hide: Sequence[Path], line: Line | None):
         self.net, self.name = net, name
+        self._line = line
+        self._carrier: subprocess.Popen[bytes] | None = None
         self.address = f"{net.prefix}.{number}"
         self.home = net.folder / name
         self._cable = f"{net.bridge}{number}"
@@ -161,6 +166,9 @@ class Host:
         self._shell.stdin.close()
         self._shell.stdout.close()
         self._shell = self._init = None
+        if self._carrier is not None:
+            self._carrier.kill()
+            self._carrier.wait()
         with suppress(subprocess.CalledProcessError):
             _ip("link", "del", self._cable)
 
@@ -213,7 +221,11 @@ class Host:
         """A cable from the bridge into the host's namespace, then its addresses."""
         assert self._init is not None and self._shell is not None and self._shell.stdin is not None
         pid = str(self._init.pid)
-        _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", pid)
+        if self._line is None:
+            _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", pid)
+        else:
+            self._carrier = self._line.lay(self._cable, far := f"{self._cable}i")
+            _ip("link", "set", far, "netns", pid, "name", "eth0")
         _ip("link", "set", self._cable, "master", self.net.bridge, "up")
         inside = ["nsenter", "--target", pid, "--net", "ip"]
         # A machine keeps its card when it is switched off: neighbours remember where to send for up to a minute.

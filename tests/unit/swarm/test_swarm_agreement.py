@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from shoal.swarm.agreement import Place, agreed, count_at
+from shoal.swarm.agreement import Place, agreed, count_at, vouched
 from shoal.swarm.records import Progress
 
 
@@ -75,3 +75,15 @@ def test_only_who_said_lately_that_it_is_at_the_place_is_waited_for():
     here, long_ago = Place(0, 3), {"time": 0.0}
     records = [record("one"), record("two", round=2), record("three", **long_ago), record("four", state="leaving")]
     assert count_at(here, records, within_s=30.0) == 1
+
+
+def test_a_state_is_vouched_for_by_those_who_hold_it_and_those_who_held_it_a_moment_ago():
+    on, ahead = Place(1, 4), Place(1, 5)
+    records = [
+        record("a", 4, "old", rollbacks=1, recent={"old": on.epoch}),
+        record("b", 5, "new", rollbacks=1, recent={"old": on.epoch, "new": ahead.epoch}),
+    ]
+    assert vouched("old", records, besides=1) == on
+    assert vouched("new", records, besides=1) is None, "one of three is not enough"
+    assert vouched("new", records[1:], besides=1) == ahead, "of two, one is"
+    assert vouched("other", records) is None and vouched("old", []) is None
