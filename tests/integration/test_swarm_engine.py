@@ -201,6 +201,7 @@ def test_killed_late_and_slow_peers_reach_the_loss_of_one_process(field: Field, 
     assert found[0]["loss"] <= 1.02 * alone["loss"]
 
 
+@takes_minutes
 @pytest.mark.timeout(600)
 def test_a_peer_that_was_cut_off_and_went_on_alone_takes_over_what_the_others_hold(field: Field) -> None:
     first, second, lost = (

@@ -168,7 +168,7 @@ def test_a_clock_an_hour_off_is_named(server):
     assert done.returncode == 4 and "3600 s behind the server's" in done.stderr and "timedatectl" in done.stderr
 
 
-def test_a_link_that_has_expired_is_named(server):
+def test_a_link_that_has_expired_is_named(server, link):
     short = server.json("swarm", "invite", "reef", "--expires", "1s")["link"]
     ends = unseal(split_link(short)[1]).expires_at
     eventually(lambda: time.time() > ends, 20)
@@ -177,14 +177,14 @@ def test_a_link_that_has_expired_is_named(server):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_disk_without_room_is_named(server, tmp_path):
+def test_a_disk_without_room_is_named(server, link, tmp_path):
     fresh = server.json("swarm", "invite", "reef")["link"]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)], check=True)
     try:
         said = server.cli("swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-    assert "Only 32 MiB are free on the disk of" in said and "--dir" in said and "Traceback" not in said
+    assert "Only 32.0 MiB are free on the disk of" in said and "--dir" in said and "Traceback" not in said
 
 
 def test_the_doctor_looks_at_everything(server):
