@@ -106,6 +106,7 @@ def test_a_command_runs_there_with_its_input_output_and_exit_code(guest):
     done = guest.ssh("cat; echo aside >&2; exit 3", check=3, input=b"hello \0\xff\n")
     assert (done.stdout, done.stderr) == (b"hello \0\xff\n", b"aside\n")
     assert guest.ssh("kill -9 $$", check=None).returncode != 0
+    assert guest.ssh("exec 2>&-; sleep 1; echo late").stdout == b"late\n", "one stream may end before the other"
     home = guest.ssh("echo $HOME; pwd").stdout.decode().split()
     assert home[0] == home[1]
 
@@ -224,7 +225,7 @@ def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, keys
         job = client.jobs.get(ending.lease["job"]).id
     stubborn = "setsid nohup sh -c \"trap '' TERM HUP; sleep 1000\" > /dev/null 2>&1 &"
     ending.ssh(f"setsid nohup sleep 1000 > /dev/null 2>&1 & {stubborn}")
-    session = ending.start(ending.address, "trap '' TERM HUP INT; while true; do sleep 1; done")
+    session = ending.start(ending.address, "trap '' TERM HUP INT; while true; do date >> dirty; sleep 1; done")
     eventually(lambda: len([p for p in processes_of(job) if "sleep" in p.name()]) >= 2)
     end = datetime.fromisoformat(ending.lease["expires_at"]).timestamp()
     session.wait(40)
@@ -236,6 +237,9 @@ def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, keys
     assert ending.ssh("true", check=255)
     view = lease_of(server, "ending")
     assert view["status"] == "ended" and "over" in view["reason"]
+    with server.client() as client:
+        eventually(lambda: client.snapshots.list("ending"), timeout_s=60)
+        assert client.snapshots.list("ending")[0].files == 1, "what was being written is kept"
     assert staying.ssh("echo still here").stdout == b"still here\n" and lease_of(server, "staying")["left_s"] > 3500
     with server.client() as client:
         assert 9.0 <= client.jobs.get(job).slot_seconds <= 9.0 + left_s + 10, "it is in the ledger as any job is"

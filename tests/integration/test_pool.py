@@ -97,21 +97,43 @@ def test_three_hosts_are_added_by_one_command_and_told_step_by_step(world):
     assert "shoal_" not in added.stderr
 
 
-def test_a_lease_on_another_machine_is_reached_through_the_one_port_of_the_server(server, net, tmp_path):
-    key, there = tmp_path / "key", net.hosts[1].address
+def test_a_lease_is_reached_through_the_one_port_of_the_server_and_goes_on_on_another_machine(server, net, tmp_path):
+    key, (here, there) = tmp_path / "key", [host.address for host in net.hosts[1:3]]
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     with server.client() as client:
-        asked = LeaseAsk(name="far", prefer=[there], ssh_keys=[(tmp_path / "key.pub").read_text()])
-        lease = client.leases.wait(client.leases.rent(asked).id, timeout_s=60)
-        assert (lease.status, lease.machine, lease.host) == ("running", there, "127.0.0.1")
-        (tmp_path / "known").write_text(f"[{lease.host}]:{lease.port} {lease.host_key}\n")
-        known = f"UserKnownHostsFile={tmp_path / 'known'}"
-        options = ["-F", "none", "-i", str(key), "-o", known, "-o", "BatchMode=yes"]
-        argv = ["ssh", *options, "-p", str(lease.port), f"{lease.login}@{lease.host}", "echo from afar"]
-        assert subprocess.run(argv, capture_output=True, timeout=60, check=False).stdout == b"from afar\n"
-        client.leases.release("far")
-        job = client.jobs.get(lease.job).id
-        eventually(lambda: client.jobs.get(job).status == "stopped" and not processes_of(job))
+        first = rented(client, key, name="far", prefer=[here])
+        assert (first.machine, first.host) == (here, "127.0.0.1")
+        assert by_ssh(first, key, "echo from afar | tee kept; mkdir -m 700 own; ln -s kept link") == b"from afar\n"
+        [left] = given_back(client, first)
+        second = rented(client, key, name="further", prefer=[there], restore="far")
+        assert second.machine == there != here
+        assert by_ssh(second, key, "cat link; stat -c %a own") == b"from afar\n700\n"
+        [again] = given_back(client, second)
+        assert (again.tree_hash, again.machine) == (left.tree_hash, there)
+
+
+def rented(client, key, **asked):
+    public = key.with_suffix(".pub").read_text()
+    lease = client.leases.wait(client.leases.rent(LeaseAsk(ssh_keys=[public], **asked)).id, timeout_s=60)
+    assert lease.status == "running"
+    return lease
+
+
+def by_ssh(lease, key, command):
+    known = key.with_name("known")
+    known.write_text(f"[{lease.host}]:{lease.port} {lease.host_key}\n")
+    options = ["-F", "none", "-i", str(key), "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
+    argv = ["ssh", *options, "-p", str(lease.port), f"{lease.login}@{lease.host}", command]
+    return subprocess.run(argv, capture_output=True, timeout=60, check=False).stdout
+
+
+def given_back(client, lease):
+    """What it leaves, once nothing of it runs any more."""
+    client.leases.release(lease.id)
+    job = client.jobs.get(lease.job).id
+    eventually(lambda: client.snapshots.list(lease.name), timeout_s=60)
+    eventually(lambda: client.jobs.get(job).status == "stopped" and not processes_of(job))
+    return client.snapshots.list(lease.name)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ class WayIn:
     """Ends with the agent, or when closed."""
 
     def __init__(self, launch: Launch, order: dict[str, Any], work: WorkDir):
-        worker = _worker()
+        worker, self._order = _worker(), order
         folder = work.tmp / "attach"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / LEASE_SOCKET).unlink(missing_ok=True)
@@ -38,6 +38,9 @@ class WayIn:
         )
         self._tunnel = Tunnel(launch, order, folder)
         self._tunnel.start()
+
+    def serves(self, order: dict[str, Any]) -> bool:
+        return order == self._order and self._process.poll() is None
 
     def close(self) -> None:
         self._tunnel.close()

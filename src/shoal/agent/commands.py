@@ -59,5 +59,9 @@ class Commands:
 
         found = self._link.another().post("/attach", {"order": order})
         if self._way_in is not None:
+            if self._way_in.serves(
+                found
+            ):  # asked again after a restart of the server, whose connection comes back by itself
+                return
             self._way_in.close()
         self._way_in = WayIn(self._launch, found, self._work)

@@ -101,7 +101,8 @@ async def _on_pipes(process: asyncssh.SSHServerProcess[bytes], shell: str, argv:
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    # Either of the two may be closed long before the other; that is no end of output.
+    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr, send_eof=False)
     await process.stdout.drain()
     await process.stderr.drain()
     return await child.wait()

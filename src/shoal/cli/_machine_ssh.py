@@ -33,7 +33,7 @@ _READY_S = 120.0
 def ssh(
     lease: str,
     /,
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *command: str,
     forward: Annotated[
         list[str] | None, Parameter(name=("--forward", "-L"), negative=(), consume_multiple=False)
     ] = None,

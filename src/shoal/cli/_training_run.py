@@ -12,6 +12,7 @@ from shoal.cli._job_flags import SIZE, JobFlags, check_job, refuse_stray_words, 
 from shoal.cli._output import out
 from shoal.cli._session import connect
 from shoal.cli._source import send_source
+from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.client import Client
@@ -28,6 +29,7 @@ def run(
     no_check: bool = False,
     no_preflight: bool = False,
     interactive: bool = False,
+    jupyter: bool = False,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
 ) -> int:
     """Run a script as a training job.
@@ -64,6 +66,8 @@ def run(
         Do not try its first steps before it is submitted (see `shoal preflight`).
     interactive
         Open a shell there instead, with what follows `--` left to you to run (see `training shell`).
+    jupyter
+        With --interactive: JupyterLab in your browser instead of a shell.
     follow
         Watch it until it ends, and exit as it does. Ctrl-C leaves it running.
     """
@@ -76,7 +80,9 @@ def run(
     if interactive:
         from shoal.cli.training_attach import shell
 
-        return shell(name, flags=flags)
+        return shell(name, flags=flags, jupyter=jupyter)
+    if jupyter:
+        raise UsageError("--jupyter goes with --interactive.")
     choice = flags.choice()
     spec = check_job(name, entry, flags.wanted() | {"batch": batch}, choice)
     with connect() as client:

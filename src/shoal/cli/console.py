@@ -28,6 +28,11 @@ def console(*, browser: Annotated[bool, Parameter(negative="--no-browser")] = Tr
     """
     with connect() as client:
         link = client.url + client.auth.console_path()
+    show_link(link, browser=browser)
+
+
+def show_link(link: str, *, browser: bool = True) -> None:
+    """On stdout, and in a browser where there is one."""
     out.show({"url": link}, lambda: out.line(link))
     if browser and not out.json and not _open(link):
         out.say("No browser could be opened here: open the link yourself. On another machine, forward the port first.")

@@ -17,7 +17,7 @@ from shoal.core.jobs import JobSpec, JobSummary, JobView, LogLine, LogPage
 from shoal.core.stacks import StacksAsked, StacksView
 
 if TYPE_CHECKING:
-    from shoal.core.attach import AttachView
+    from shoal.core.attach import AttachView, JupyterView
 
 _STACKS_POLL_S = 0.2
 
@@ -75,6 +75,13 @@ class Jobs(WorkspaceNoun):
 
         ask = AttachAsk(public_key=public_key, node=node)
         return self._http.call(AttachView, "POST", self._job(job, "attach"), ask, repeatable=True)
+
+    def jupyter(self, job: str, node: int = 0) -> JupyterView:
+        """Have JupyterLab started there; ask again until it is ready."""
+        from shoal.core.attach import JupyterAsk, JupyterView
+
+        ask = JupyterAsk(node=node)
+        return self._http.call(JupyterView, "POST", self._job(job, "jupyter"), ask, repeatable=True)
 
     def _latest_stacks(self, job: str, order: str) -> StacksView | None:
         try:

@@ -24,6 +24,17 @@ class AttachView(View):
     """False until the job's agent has opened the way: ask again."""
 
 
+class JupyterAsk(Schema):
+    node: int = Field(default=0, ge=0)
+
+
+class JupyterView(View):
+    job: str
+    node: int
+    is_ready: bool
+    """False while it starts: ask again. Then browsers that are signed in are let in at the job's page of the console, below `/jupyter`."""
+
+
 class AttachFetch(Schema):
     order: str = Field(max_length=64)
 

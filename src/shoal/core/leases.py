@@ -125,6 +125,17 @@ class LeaseView(View):
         return ssh_command(self.login, self.host, self.port)
 
 
+class LeaseEnding(View):
+    """A lease of one's own with little time left."""
+
+    id: str
+    name: str
+    workspace: str
+    workspace_id: str
+    expires_at: Utc
+    left_s: float
+
+
 class LeaseCreated(LeaseView):
     password: str | None
     """Shown once: only its hash is kept."""

@@ -162,6 +162,14 @@ class ServerSettings:
     """Port of the SSH gateway; 0 picks a free one and keeps to it."""
     ssh_passwords: bool = False
     """Whether a lease may also be opened by a password, made by the server; else by keys and certificates only."""
+    smtp_url: str = ""
+    """Server that sends reminders by e-mail: smtp://user:password@mail.example.org, or smtps://…; empty: none are sent."""
+    mail_from: str = ""
+    """Who they come from; empty: shoal@ that server."""
+    jupyter_ports: str = ""
+    """Ports JupyterLab of running jobs is reached by, one for each, as '41000-41099'; empty picks free ones."""
+    jupyter_url: str = ""
+    """How browsers reach these ports where TLS is before them, with {port} in it: https://jupyter-{port}.example.org."""
     currency: str = "EUR"
     """What prices are in, as three capital letters."""
     price_cpu: float = 0.0

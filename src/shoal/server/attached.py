@@ -1,16 +1,17 @@
 """Ways into running jobs: one per node that somebody has attached to, with the keys of those who may come. In memory: whoever
-attaches after a restart of the server gets a new one.
+attaches after a restart of the server gets a new one, with the same key, so that an agent that has opened the way need not do it again.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from shoal.core.schema import utcnow
-from shoal.server.services.lease_keys import new_key
+from shoal.server.services.lease_keys import Keyring
 
 _LIFE = timedelta(hours=12)
 """For how long a key opens it; who is inside by then stays."""
@@ -35,11 +36,11 @@ class Attached:
         self._lock = threading.Lock()
         self._doors: dict[tuple[str, int], Door] = {}
 
-    def door(self, attempt_id: str, node: int, job: str) -> Door:
+    def door(self, attempt_id: str, node: int, job: str, keys: Keyring) -> Door:
         with self._lock:
-            key = (attempt_id, node)
+            key, name = (attempt_id, node), f"{attempt_id}.{node}"
             if key not in self._doors:
-                self._doors[key] = Door(f"{attempt_id}.{node}", job, *new_key())
+                self._doors[key] = Door(name, job, *keys.derived(name))
             return self._doors[key]
 
     def known(self, attempt_id: str, node: int) -> Door | None:
@@ -60,8 +61,7 @@ class Attached:
                     return door, *found
         return None
 
-    def close(self, attempt_id: str) -> None:
-        """The attempt is over."""
+    def keep_only(self, attempts: Collection[str]) -> None:
+        """The others have ended."""
         with self._lock:
-            for key in [key for key in self._doors if key[0] == attempt_id]:
-                del self._doors[key]
+            self._doors = {key: door for key, door in self._doors.items() if key[0] in attempts}

@@ -14,7 +14,9 @@ from shoal.server.db import Database
 from shoal.server.gate import Gate
 from shoal.server.gateway import Gateway
 from shoal.server.guards import Guards
+from shoal.server.jupyter import Labs
 from shoal.server.live import Live
+from shoal.server.mail import Mailer
 from shoal.server.meter import Meter
 from shoal.server.neighbours import Givers
 from shoal.server.orders import Orders
@@ -45,12 +47,15 @@ class Context:
     orders: Orders = field(default_factory=Orders)
     gateway: Gateway = field(default_factory=Gateway)
     attached: Attached = field(default_factory=Attached)
+    labs: Labs = field(default_factory=Labs)
     givers: Givers = field(default_factory=Givers)
     keepers: Keepers = field(default_factory=Keepers)
     ssh_keys: Keyring = field(init=False)
+    mail: Mailer = field(init=False)
 
     def __post_init__(self) -> None:
         self.ssh_keys = Keyring(self.layout.server_dir)
+        self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from)
 
 
 def _context(request: Request) -> Context:

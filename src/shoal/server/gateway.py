@@ -10,9 +10,10 @@ import logging
 import socket
 import threading
 from collections import defaultdict
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import select
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.server.gateway_visits import Visit
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104
 _CLOSE_S = 5.0
 
@@ -64,7 +66,7 @@ class Gateway:
         if self._loop is None or self._thread is None:
             return
         try:
-            self._run(self._close()).result(_CLOSE_S)
+            self.run(self._close()).result(_CLOSE_S)
         except TimeoutError:
             logger.warning("connections through the gateway do not close")
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -96,7 +98,7 @@ class Gateway:
         if self._loop is None or not address or address in self._acceptors or set(_WILDCARDS) & set(self._acceptors):
             return
         try:
-            self._run(self._listen(address)).result()
+            self.run(self._listen(address)).result()
         except OSError as error:
             problem = f"the gateway cannot listen on {address}:{self._wanted_port()} ({error.strerror})"
             logger.error("%s", problem)
@@ -136,7 +138,8 @@ class Gateway:
         for visit in list(self.visits.get(lease_id, ())):
             visit.tell(text)
 
-    def _run(self, work: Any) -> Future[None]:
+    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """In our own thread, where the connections are. From any other."""
         assert self._loop is not None  # noqa: S101
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 

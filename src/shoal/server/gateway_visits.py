@@ -47,6 +47,23 @@ async def listen(ctx: Context, gateway: Gateway, listener: socket.socket) -> asy
     )
 
 
+async def inside(
+    tunnel: asyncssh.SSHServerConnection, ctx: Context, *, login: str, host_key: str
+) -> asyncssh.SSHClientConnection:
+    """A connection of ours to the SSH server at the other end of an agent's."""
+    return await asyncssh.connect(
+        LEASE_HOST,
+        LEASE_PORT,
+        tunnel=cast(Any, tunnel),
+        username=login,
+        known_hosts=([asyncssh.import_public_key(host_key)], [], []),
+        client_keys=[_imported(ctx.ssh_keys.client)],
+        agent_path=None,
+        login_timeout=_LOGIN_S,
+        config=None,
+    )
+
+
 class Visit(asyncssh.SSHServer):
     """One connection. Whoever it is counts as failed until they have shown that they may come in."""
 
@@ -142,16 +159,8 @@ class Visit(asyncssh.SSHServer):
         assert self.opening is not None  # noqa: S101
         async with self._lock:
             if self._inner is None or self._inner.is_closed():
-                self._inner = await asyncssh.connect(
-                    LEASE_HOST,
-                    LEASE_PORT,
-                    tunnel=cast(Any, self._tunnel()),
-                    username=self.opening.login,
-                    known_hosts=([asyncssh.import_public_key(self.opening.host_public_key)], [], []),
-                    client_keys=[_imported(self._ctx.ssh_keys.client)],
-                    agent_path=None,
-                    login_timeout=_LOGIN_S,
-                    config=None,
+                self._inner = await inside(
+                    self._tunnel(), self._ctx, login=self.opening.login, host_key=self.opening.host_public_key
                 )
             return self._inner
 

@@ -86,8 +86,10 @@ def run(layout: Layout, settings: ServerSettings) -> int:
             server.run(sockets=[listener])
         finally:
             context.live.close()
+            context.labs.close()
             context.gateway.close()
             leases.stop()
+            context.mail.close()
             context.pool.close()
             scheduler.stop()
             sweeper.stop()

@@ -1,8 +1,10 @@
 """The page of rented machines: how each is reached, how strong its sandbox is, what is left when it has ended."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from gitserver import commit, make_repo
 from sqlalchemy import select
 from web_browser import Browser
 
@@ -11,11 +13,12 @@ from shoal.core.leases import LeaseAsk
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
 from shoal.core.snapshots import SnapshotCommit
+from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.policy import AgentIdentity
 from shoal.server.services import leases, snapshots
-from shoal.testing.server import add_member, add_node, add_person
+from shoal.testing.server import add_member, add_node, add_person, make_app
 
 LEASES = "/w/default/leases"
 
@@ -121,3 +124,35 @@ def test_viewers_look_and_change_nothing(app, ctx, anna, rented):
     page = seen.get(base)
     assert page.status_code == 200 and "Release" not in page.text and "Rent a machine" not in page.text
     assert seen.post(f"{base}/{rented.id}/release", {}).status_code == 403
+
+
+def test_within_the_last_hour_every_page_says_so_to_the_one_who_rented_with_a_way_to_extend(
+    app, ctx, browser, anna, rented
+):
+    set_left(ctx, rented.id, timedelta(hours=2))
+    assert "Extend by 8 h" not in browser.get("/keys").text
+    set_left(ctx, rented.id, timedelta(minutes=42, seconds=30))
+    for path in ("/", "/keys", "/w/default/jobs"):
+        page = browser.get(path).text
+        assert "Your lease" in page and "42 min" in page and f"{LEASES}/{rented.id}/extend" in page, path
+    [soon] = browser.get("/leases/ending.json").json()["ending"]
+    assert soon["name"] == "box" and 2400 < soon["left_s"] < 2600
+    other = add_person(ctx, "otto@example.org")
+    add_member(ctx, anna.workspace_id, other, Role.OWNER)
+    assert "Your lease" not in Browser(app).enter(ctx, other).get("/keys").text
+    browser.post(f"{LEASES}/{rented.id}/extend", {"time_s": "28800"})
+    assert "Your lease" not in browser.get("/keys").text
+
+
+def test_a_lease_is_rented_with_a_repository_by_the_form(ctx, anna, gateway, tmp_path):
+    browser = Browser(make_app(replace(ctx, private=True))).enter(ctx, anna)  # where a path is a repository, too
+    repo = make_repo(tmp_path / "exp")
+    commit(repo, {"train.py": "print('hello')"})
+    asked = {"name": "coder", "repository_url": str(repo), "repository_revision": "main"}
+    made = browser.post(LEASES, asked)
+    assert made.status_code == 201, made.text
+    with ctx.db.read() as session:
+        source = session.get_one(Source, session.scalars(select(Job)).one().spec["source_id"])
+    assert source.origin["url"] == str(repo) and source.files == 1
+    refused = browser.post(LEASES, {"name": "other", "repository_url": "https://host/x?y=z"})
+    assert refused.status_code == 422 and len(leases.list_leases(ctx, anna.access())) == 1

@@ -32,6 +32,7 @@ PAGES = [
     "/machines",
     "/queue",
     "/usage",
+    "/leases/ending",
     "/w/default/jobs",
     "/w/default/jobs?status=queued&search=a",
     "/w/default/jobs/new",

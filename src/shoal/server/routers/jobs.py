@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from shoal.core.attach import AttachAsk, AttachView
+from shoal.core.attach import AttachAsk, AttachView, JupyterAsk, JupyterView
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
 from shoal.core.stacks import StacksAsked, StacksView
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import attaches, downloads, jobs, preflights, stacks, streams
+from shoal.server.services import attaches, downloads, jobs, jupyter, preflights, stacks, streams
 from shoal.server.services import follow as following
 from shoal.server.web import share
 
@@ -75,6 +75,12 @@ def latest_stacks(ctx: Ctx, access: Viewer, job: str) -> StacksView:
 def attach(ctx: Ctx, access: Worker, job: str, ask: AttachAsk, request: Request) -> AttachView:
     """Have a node of a running job opened for a key; `is_ready` when ssh can get in."""
     return attaches.ask(ctx, access, job, ask, host=request.url.hostname or "")
+
+
+@router.post("/{job}/jupyter", status_code=202)
+def start_jupyter(ctx: Ctx, access: Worker, job: str, ask: JupyterAsk) -> JupyterView:
+    """Have JupyterLab started on a node of a running job; `is_ready` when the console's page of it leads there."""
+    return jupyter.ask(ctx, access, job, ask.node)
 
 
 @router.delete("/{job}", status_code=204)

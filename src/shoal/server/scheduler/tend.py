@@ -47,7 +47,8 @@ class Tending:
         for node in nodes:
             states.setdefault(node.attempt_id, set()).add(node.state)
         orders, patience = self._ctx.orders, self._ctx.settings.stall_s
-        orders.keep_only(states)
+        for kept in (orders, self._ctx.attached, self._ctx.labs):
+            kept.keep_only(states)
         self._looked_at &= states.keys()
         self._asked = {attempt: at for attempt, at in self._asked.items() if attempt in states}
         for attempt_id, found in states.items():

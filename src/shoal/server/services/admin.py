@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import asdict, replace
+from urllib.parse import urlsplit
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
@@ -83,7 +84,8 @@ def reset_password(ctx: Context, id_or_email: str, body: PasswordReset) -> Accou
 def limits(ctx: Context) -> LimitsView:
     values = asdict(ctx.settings)
     known = {name: values.pop(name) for name in LimitsChange.model_fields}
-    # A store's address may hold more than everyone should read.
+    # Addresses of a store and a mail server may hold more than everyone should read.
+    values["smtp_url"] = urlsplit(values["smtp_url"]).hostname or ""
     values["store"] = values["store"].partition("?")[0] or "the data directory"
     return LimitsView(**known, fixed=values)
 

@@ -13,17 +13,30 @@ from shoal.core.durations import duration
 from shoal.core.errors import ShoalError
 from shoal.core.schema import utcnow
 from shoal.server.context import Context
+from shoal.server.mail import Letter
 from shoal.server.models.jobs import Job
 from shoal.server.models.leases import Lease
+from shoal.server.models.people import User
 from shoal.server.services import lease_rows
+from shoal.server.services.accounts import OWNER_EMAIL
 from shoal.server.services.events import tell
 
 logger = logging.getLogger(__name__)
 
 REMINDERS_S = (86_400, 3_600, 600)
+NOTICE_S = float(REMINDERS_S[1])
+"""With less left than this, every page of the console says so to the lease's person."""
 OVER = "its time was over"
 _LONGEST_WAIT_S = 30.0
 """The wall clock may be set meanwhile."""
+_LETTER = """\
+Your lease '{name}' ends at {until}. Whoever is on it is thrown out then, and what runs there is ended; its files
+are kept as a snapshot.
+
+To go on, press Extend in the console, or run:
+
+  shoal machine extend {name} --time 8h
+"""
 
 
 class LeaseClock:
@@ -78,14 +91,32 @@ class LeaseClock:
     def _remind(self, lease: Lease, due: int, left_s: float) -> None:
         text = f"lease '{lease.name}' ends in {duration(left_s)}; to go on: shoal machine extend {lease.name} --time 8h"
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> str:
             row = session.get_one(Lease, lease.id)
             row.reminded_s = due
             tell(session, session.get_one(Job, row.job_id), "ends_soon", text)
+            return session.get_one(User, row.user_id).email
 
-        self._ctx.db.write(work)
+        email = self._ctx.db.write(work)
+        self._write_to(email, lease, left_s)
         self._ctx.gateway.tell(lease.id, text)
         self._ctx.live.job_changed(lease.job_id)
+
+    def _write_to(self, email: str, lease: Lease, left_s: float) -> None:
+        if email == OWNER_EMAIL:  # who has no address
+            return
+
+        def tell_failed(why: str) -> None:
+            def work(session: Session) -> None:
+                if (job := session.get(Job, lease.job_id)) is not None:
+                    tell(session, job, "mail_failed", f"no reminder was sent to {email}: {why}")
+
+            self._ctx.db.write(work)
+            self._ctx.live.job_changed(lease.job_id)
+
+        subject = f"Lease '{lease.name}' ends in {duration(left_s)}"
+        until = f"{lease.expires_at:%Y-%m-%d %H:%M} UTC"
+        self._ctx.mail.send(Letter(email, subject, _LETTER.format(name=lease.name, until=until), tell_failed))
 
 
 def due_reminder(time_s: int, left_s: float, reminded_s: int | None) -> int | None:

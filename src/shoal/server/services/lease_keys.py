@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import threading
 from datetime import datetime, timedelta
@@ -65,6 +66,12 @@ class Keyring:
     def authority(self) -> Ed25519PrivateKey:
         """What certificates are signed with."""
         return self._key("ssh_ca.key")
+
+    def derived(self, name: str) -> tuple[str, str]:
+        """As `new_key`, and the same one for the same name, also after a restart."""
+        secret = self.client.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        key = Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, f"host key of {name}".encode(), "sha256"))
+        return private_text(key), public_line(key)
 
     def certify(self, public_key: str, *, login: str, who: str, until: datetime | None) -> tuple[str, datetime]:
         """A certificate for this one lease, good for minutes, and when it ends."""

@@ -20,15 +20,18 @@ from shoal.core.leases import (
     CertificateAsk,
     LeaseAsk,
     LeaseCreated,
+    LeaseEnding,
     LeaseExtend,
     LeaseView,
 )
+from shoal.core.people import Role
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Job
 from shoal.server.models.leases import Lease
-from shoal.server.policy import Access
+from shoal.server.models.people import Member, Workspace
+from shoal.server.policy import Access, Principal
 from shoal.server.services import jobs, lease_rows, snapshots, sources
 from shoal.server.services.events import tell
 from shoal.server.services.lease_keys import new_key
@@ -79,6 +82,33 @@ def list_leases(ctx: Context, access: Access, *, ended: bool = False, host: str 
     mine = select(Lease).where(Lease.workspace_id == access.workspace_id).order_by(Lease.id.desc())
     shown = mine if ended else mine.where(or_(Lease.ended_at.is_(None), Lease.ended_at > utcnow() - _SHOWN_AFTER_END))
     return lease_rows.views(ctx, host, lambda session: list(session.scalars(shown)))
+
+
+def list_ending(ctx: Context, principal: Principal, *, within_s: float) -> list[LeaseEnding]:
+    """Those this person has rented and may still extend, in whatever workspace; the next to end first."""
+    now = utcnow()
+    soon = (
+        select(Lease, Workspace, Member.role)
+        .join(Workspace, Workspace.id == Lease.workspace_id)
+        .join(Member, (Member.workspace_id == Lease.workspace_id) & (Member.user_id == Lease.user_id))
+        .where(Lease.user_id == principal.user_id, Lease.ended_at.is_(None))
+        .where(Lease.expires_at > now, Lease.expires_at <= now + timedelta(seconds=within_s))
+        .order_by(Lease.expires_at)
+    )
+    with ctx.db.read() as session:
+        found = session.execute(soon).all()
+    return [
+        LeaseEnding(
+            id=lease.id,
+            name=lease.name,
+            workspace=workspace.name,
+            workspace_id=workspace.id,
+            expires_at=lease.expires_at or now,
+            left_s=lease_rows.left_s(lease) or 0.0,
+        )
+        for lease, workspace, role in found
+        if Role(role).covers(Role.MEMBER)
+    ]
 
 
 def get(ctx: Context, access: Access, name_or_id: str, *, host: str = "") -> LeaseView:

@@ -30,6 +30,7 @@ from shoal.server.web.routes import (
     job,
     jobs,
     join,
+    jupyter,
     keys,
     leases,
     live,
@@ -63,10 +64,11 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, join, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
+        static, account, join, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
         keys, pool, live, settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)
+    app.include_router(leases.everywhere)
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

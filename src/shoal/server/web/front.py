@@ -48,7 +48,7 @@ class Front:
 
 def refuse_host(context: Context, headers: Headers) -> Forbidden | None:
     """A name that merely resolves to us (DNS rebinding) is not ours."""
-    name = _hostname(headers.get("host", ""))
+    name = hostname(headers.get("host", ""))
     settings = context.settings
     if context.private:
         is_ours = name in _LOOPBACK or name == settings.host
@@ -83,7 +83,7 @@ def _with_twin(scope: Scope) -> Scope:
     return {**scope, "path": short, "raw_path": short.encode(), JSON_TWIN: True}
 
 
-def _hostname(host: str) -> str:
+def hostname(host: str) -> str:
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -17,7 +17,8 @@ from shoal import __version__
 from shoal.core.errors import ShoalError
 from shoal.server.context import Context
 from shoal.server.policy import Access, Principal
-from shoal.server.services import workspaces
+from shoal.server.services import leases, workspaces
+from shoal.server.services.lease_clock import NOTICE_S
 from shoal.server.web import format as formats
 from shoal.server.web import highlight
 from shoal.server.web.nav import Nav, job_path, swarm_path, sweep_path, workspace_path
@@ -58,9 +59,11 @@ def page(
     if part is not None and is_htmx(request):
         return html(part, values, status=status)
     mine = workspaces.list_workspaces(ctx, principal)
-    return html(
-        template, values | {"nav": Nav.of(request.url.path, access, mine, admin=principal.is_admin)}, status=status
-    )
+    frame = {
+        "nav": Nav.of(request.url.path, access, mine, admin=principal.is_admin),
+        "ending": leases.list_ending(ctx, principal, within_s=NOTICE_S),
+    }
+    return html(template, values | frame, status=status)
 
 
 def refused(

@@ -92,9 +92,9 @@ def sign_out(ctx: Ctx, request: Request) -> Response:
 
 
 @router.get("/enter/{code}", dependencies=[Anyone])
-def enter(ctx: Ctx, request: Request, code: str, program: Program) -> Response:
+def enter(ctx: Ctx, request: Request, code: str, program: Program, next: str = "/") -> Response:
     """Follow a one-time link."""
-    return _welcome(request, entry.enter(ctx, code, program), "/")
+    return _welcome(request, entry.enter(ctx, code, program), next)
 
 
 @router.post("/enter")

@@ -7,15 +7,17 @@ from starlette.responses import Response
 
 from shoal.core.durations import duration
 from shoal.core.leases import LeaseAsk, LeaseExtend, LeaseStatus
-from shoal.server.context import Ctx
-from shoal.server.policy import Viewer, Worker
-from shoal.server.services import datasets, leases, snapshots
-from shoal.server.services.lease_clock import REMINDERS_S
-from shoal.server.web.forms import Fields, done, parse
+from shoal.core.people import GitFetch
+from shoal.server.context import Context, Ctx
+from shoal.server.policy import Access, Reader, Viewer, Worker
+from shoal.server.services import datasets, git, leases, snapshots, sources
+from shoal.server.services.lease_clock import NOTICE_S, REMINDERS_S
+from shoal.server.web.forms import Fields, Form, done, parse
 from shoal.server.web.nav import base_path
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/w/{workspace}/leases")
+everywhere = APIRouter()
 NEAR_S = float(max(REMINDERS_S))
 """Less time left than this is shown in red: when the first reminder is sent."""
 
@@ -29,11 +31,19 @@ def list_leases(ctx: Ctx, request: Request, access: Viewer) -> Response:
         "ended": [lease for lease in found if lease.status is LeaseStatus.ENDED],
         "snapshots": snapshots.list_snapshots(ctx, access),
         "datasets": [d.name for d in datasets.list_datasets(ctx, access) if d.status == "available"],
+        "git_sources": [source.name for source in git.list_git_sources(ctx, access)],
         "near_s": NEAR_S,
         "passwords": ctx.settings.ssh_passwords,
         "problem": ctx.gateway.problem if ctx.gateway.is_installed() else "pip install 'shoal[machines]' on the server",
     }
     return page(request, ctx, access, "leases.html", data, part="_leases.html")
+
+
+@everywhere.get("/leases/ending")
+def ending(ctx: Ctx, request: Request, principal: Reader) -> Response:
+    """Leases of one's own that end within the hour: what every page says at its top."""
+    data = {"ending": leases.list_ending(ctx, principal, within_s=NOTICE_S)}
+    return page(request, ctx, principal, "leases_ending.html", data, part="_ending.html")
 
 
 @router.post("")
@@ -46,12 +56,22 @@ def rent(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Response:
         accels=form.get("accels") or 1,
         time_s=form.get("time_s") or LeaseAsk.model_fields["time_s"].default,
         datasets=form.all("dataset"),
+        source_id=_source(ctx, access, form),
         ssh_keys=keys,
         password="password" in form,
         **given,
     )
     made = leases.rent(ctx, access, ask, host=request.url.hostname or "")
     return page(request, ctx, access, "lease_created.html", {"lease": made}, part="_lease_created.html", status=201)
+
+
+def _source(ctx: Context, access: Access, form: Form) -> str | None:
+    """Of a repository: by its URL, or as it was named with `shoal source add`."""
+    told = {"url": "repository_url", "source_name": "source_name", "revision": "repository_revision"}
+    given = {field: form[name].strip() for field, name in told.items() if form.get(name, "").strip()}
+    if not given:
+        return None
+    return sources.from_git(ctx, access, parse(GitFetch, **given)).id
 
 
 @router.post("/{lease}/extend")

@@ -1,0 +1,111 @@
+"""JupyterLab inside a running job, on a socket that its user alone can open. It stays when whoever asked for it leaves, and ends
+with the job. Whoever asks again is told of the one that runs.
+
+Run as `python -m shoal.agent.jupyter` by the way `training attach` has opened; one line of JSON says where it is, or what is wrong.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TOKEN_FILE = "SHOAL_JUPYTER_TOKEN_FILE"
+"""jupyter_identity.TOKEN_FILE, which needs JupyterLab to be imported."""
+_LONGEST = 100
+"""The path of a socket must be shorter than those of folders may be."""
+_START_S, _LOOK_S = 120.0, 0.05
+_LAST_LINES = 5
+
+
+def main() -> int:
+    folder = Path(os.environ["SHOAL_SPOOL"])
+    with (folder / "jupyter.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # gone with this file: what we start does not inherit it
+        print(json.dumps(_running(folder) or _start(folder)), flush=True)
+    return 0
+
+
+def _running(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / "jupyter.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if _answers(found["socket"]) else None
+
+
+def _start(folder: Path) -> dict[str, Any]:
+    if importlib.util.find_spec("jupyterlab") is None:
+        return {
+            "problem": "JupyterLab is not installed in this job's environment.",
+            "hint": "add a line `jupyterlab` to requirements.txt; where jobs share the machine's Python: pip install 'shoal[jupyter]'",
+        }
+    place = _place(folder)
+    token, token_file = secrets.token_urlsafe(32), place / "token"
+    token_file.touch(0o600)
+    token_file.write_text(token)
+    with (folder / "jupyter.log").open("wb") as log:
+        process = subprocess.Popen(
+            _command(str(place / "sock")),
+            env={**os.environ, TOKEN_FILE: str(token_file), "JUPYTER_RUNTIME_DIR": str(place / "runtime")},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    found = {"socket": str(place / "sock"), "token": token}
+    deadline = time.monotonic() + _START_S
+    while not _answers(found["socket"]):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            said = (folder / "jupyter.log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+            return {"problem": f"JupyterLab did not start: {' | '.join(said) or 'it said nothing'}", "hint": ""}
+        time.sleep(_LOOK_S)
+    aside = folder / "jupyter.new"
+    aside.touch(0o600)
+    aside.write_text(json.dumps(found))
+    aside.rename(folder / "jupyter.json")
+    return found
+
+
+def _place(folder: Path) -> Path:
+    """A new folder of our own, for the socket."""
+    is_short = len(os.fsencode(folder)) <= _LONGEST - len("/jupyter-12345678/sock")
+    return Path(tempfile.mkdtemp(prefix="jupyter-", dir=folder if is_short else "/tmp"))  # noqa: S108
+
+
+def _command(path: str) -> list[str]:
+    options = {
+        "ServerApp.sock": path,
+        "ServerApp.sock_mode": "0600",
+        "ServerApp.root_dir": str(Path.cwd()),
+        "ServerApp.identity_provider_class": "shoal.agent.jupyter_identity.Identity",
+        "ServerApp.open_browser": False,
+        "ServerApp.allow_root": True,
+        "ServerApp.quit_button": False,
+        "LabApp.news_url": None,
+        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+    }
+    return [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def _answers(path: str) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(path)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""E-mail to people, by the SMTP server the settings name. A thread of its own sends it, so that nobody waits for one that is slow."""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import itertools
+import logging
+import smtplib
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+from urllib.parse import SplitResult, unquote, urlsplit
+
+logger = logging.getLogger(__name__)
+
+PAUSES_S = (30.0, 300.0)
+"""Before each try after the first."""
+_TIMEOUT_S = 20.0
+_MOST_WAITING = 1_000
+_PORTS = {"smtp": 25, "smtps": 465}
+_SUBMISSION = 587
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    to: str
+    subject: str
+    text: str
+    on_failed: Callable[[str], None]
+    """Told why, when there will be no further try. In the thread that sends."""
+
+
+class Mailer:
+    def __init__(self, url: str, sender: str, pauses_s: Sequence[float] = PAUSES_S):
+        """Without a `url`, nothing is ever sent."""
+        self._url, self._sender, self._pauses_s = url, sender, pauses_s
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, int, Letter]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def send(self, letter: Letter) -> None:
+        """At once back; from any thread."""
+        if not self._url:
+            return
+        with self._changed:
+            if len(self._waiting) >= _MOST_WAITING or self._closing:
+                logger.warning("mail to %s: too many are waiting", letter.to)
+                return
+            self._put(time.monotonic(), 0, letter)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mail", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """What was not sent by now is not sent. Waits for the one under way no longer than a moment."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _put(self, due: float, tries: int, letter: Letter) -> None:
+        heapq.heappush(self._waiting, (due, next(self._numbers), tries, letter))
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closing and (not self._waiting or self._waiting[0][0] > time.monotonic()):
+                    self._changed.wait(self._waiting[0][0] - time.monotonic() if self._waiting else None)
+                if self._closing:
+                    return
+                _, _, tries, letter = heapq.heappop(self._waiting)
+            self._try(letter, tries)
+
+    def _try(self, letter: Letter, tries: int) -> None:
+        try:
+            deliver(self._url, self._sender, letter)
+            return
+        except (OSError, smtplib.SMTPException, ValueError) as error:
+            why = _words(error)
+        logger.warning("mail to %s (try %d of %d): %s", letter.to, tries + 1, len(self._pauses_s) + 1, why)
+        if tries < len(self._pauses_s):
+            with self._changed:
+                self._put(time.monotonic() + self._pauses_s[tries], tries + 1, letter)
+            return
+        try:
+            letter.on_failed(why)
+        except Exception:
+            logger.exception("mail")
+
+
+def deliver(url: str, sender: str, letter: Letter) -> None:
+    server = urlsplit(url)
+    if server.scheme not in _PORTS or not server.hostname:
+        raise ValueError("smtp_url should look like smtp://user:password@mail.example.org")
+    message = EmailMessage()
+    message["From"] = sender or f"shoal@{server.hostname}"
+    message["To"], message["Subject"] = letter.to, letter.subject
+    message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain=server.hostname)
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(letter.text)
+    with _connect(server) as smtp:
+        smtp.send_message(message)
+
+
+def _connect(server: SplitResult) -> smtplib.SMTP:
+    host, context = server.hostname or "", ssl.create_default_context()
+    port = server.port or (_SUBMISSION if server.scheme == "smtp" and server.username else _PORTS[server.scheme])
+    if server.scheme == "smtps":
+        smtp: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT_S, context=context)
+    else:
+        smtp = smtplib.SMTP(host, port, timeout=_TIMEOUT_S)
+        smtp.ehlo()
+        if smtp.has_extn("starttls"):
+            smtp.starttls(context=context)
+            smtp.ehlo()
+        elif server.username and not _is_loopback(host):
+            smtp.close()
+            raise ValueError(f"{host} offers no TLS, and a password is not sent without")
+    if server.username:
+        smtp.login(unquote(server.username), unquote(server.password or ""))
+    return smtp
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _words(error: Exception) -> str:
+    """Never the password: smtplib shows what the server answered, and no more."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return "; ".join(f"{code} {text.decode(errors='replace')}" for code, text in error.recipients.values())
+    if isinstance(error, smtplib.SMTPResponseException):
+        said = error.smtp_error
+        return f"{error.smtp_code} {said.decode(errors='replace') if isinstance(said, bytes) else said}"
+    return str(error) or type(error).__name__
