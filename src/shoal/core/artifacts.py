@@ -96,16 +96,22 @@ class SourceView(View):
 
 
 _BAD = re.compile(r"[\x00-\x1f\x7f\\]|\A[A-Za-z]:")
+_NO_NAMES = frozenset(("", ".", ".."))
+_LONGEST_NAME = 255
+"""Bytes; a character takes four at most."""
 
 
 def check_path(path: str) -> str:
     """A safe relative path, or InvalidSpec: names are data, and become paths only through here."""
     parts = path.split("/")
     bad = (
-        not path
-        or len(path) > 4096
-        or any(p in ("", ".", "..") or len(p.encode("utf-8", "surrogatepass")) > 255 for p in parts)
+        len(path) > 4096
+        or not _NO_NAMES.isdisjoint(parts)
         or _BAD.search(path)
+        or (
+            len(path) > _LONGEST_NAME // 4
+            and any(len(p.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for p in parts)
+        )
     )
     if bad:
         raise InvalidSpec(f"{path!r} is not a safe relative path.")

@@ -10,6 +10,9 @@ from contextlib import suppress
 
 from shoal.store.hashing import Data
 
+_ANYWHERE = ctypes.c_char * (1 << 40)
+"""Longer than any memory there is: a type for each length takes longer to make than its bytes take to be written."""
+
 
 class Buffers:
     """Lends pieces of memory of up to `size` bytes. For several threads."""
@@ -63,7 +66,7 @@ def join_neighbours(pieces: Iterable[Data]) -> Iterator[tuple[int | None, memory
 
 
 def _at(start: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_char * size).from_address(start)).cast("B")
+    return memoryview(_ANYWHERE.from_address(start)).cast("B")[:size]
 
 
 def private_memory(size: int) -> mmap.mmap:

@@ -18,7 +18,7 @@ _SETTLE_S = 2.0
 """Work that a killed process may lose. Each settling waits for the disk a few times, however much there is to settle."""
 _PACK_FROM = 4
 """Chunks put together go into one pack; fewer than this are stored singly."""
-_GROW_FROM = 4 << 20
+_GROW_FROM = 1 << 20
 """Bytes put together that go into a pack with what comes after them."""
 
 

@@ -57,12 +57,12 @@ class KnownFiles:
 
     def look(self, files: Iterable[tuple[E, os.stat_result | None]]) -> list[tuple[E, Chunks]]:
         """Of files and their status now, those that are as they were when they were hashed, with their chunks."""
-        wanted = {_key(file.disk): (file, _stamp(status)) for file, status in files if status is not None}
 
         def ask(db: sqlite3.Connection) -> list[tuple[E, Chunks]]:
             found: list[tuple[E, Chunks]] = []
             if db.execute("select 1 from file limit 1").fetchone() is None:
                 return found
+            wanted = {_key(file.disk): (file, _stamp(status)) for file, status in files if status is not None}
             keys = list(wanted)
             for at in range(0, len(keys), _ASK):
                 part = keys[at : at + _ASK]
@@ -129,7 +129,9 @@ class KnownFiles:
 
 
 def _key(path: Path) -> bytes:
-    return os.fsencode(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118  a Path object costs more than the question
+    name = os.fspath(path)
+    # Strings, because a Path object costs more than the question.
+    return os.fsencode(name if name.startswith("/") else os.path.join(os.getcwd(), name))  # noqa: PTH109, PTH118
 
 
 def _stamp(found: os.stat_result) -> str:

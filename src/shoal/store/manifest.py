@@ -59,11 +59,14 @@ def check_manifest(manifest: Manifest) -> Manifest:
         if f.path in files:
             raise InvalidSpec(f"The manifest lists {f.path!r} twice.")
         files.add(f.path)
-        parts = f.path.split("/")
-        folders.update("/".join(parts[:n]) for n in range(1, len(parts)))
-        if sum(c.size for c in f.chunks) != f.size:
+        folder = f.path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        sizes = [c.size for c in f.chunks]
+        if sum(sizes) != f.size:
             raise InvalidSpec(f"The manifest's chunks of {f.path!r} do not add up to its size.")
-        if any(c.size > MAX_CHUNK or c.size == 0 for c in f.chunks):
+        if sizes and not 0 < min(sizes) <= max(sizes) <= MAX_CHUNK:
             raise InvalidSpec(f"{f.path!r} has an empty chunk or one above {MAX_CHUNK >> 20} MiB.")
     if clash := files & folders:
         raise InvalidSpec(f"{min(clash)!r} is both a file and a folder in the manifest.")

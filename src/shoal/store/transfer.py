@@ -34,9 +34,11 @@ _BATCH_BYTES = 16 << 20
 _BATCH_COUNT = 512
 _DISK_BATCH_BYTES = 8 << 20
 """What fits in with what else is at hand: to a disk of our own, a batch is no file of its own."""
+_STRAIGHT_BYTES = 2 << 20
+"""Chunks brought together that are written to a disk of our own by whoever brings them: a queue would keep a disk no busier,
+and hold memory that nobody has touched yet, which is dear."""
 _THREADS = 4
-_DISK_THREADS = 4
-"""They keep a disk busy, and more would only hold more memory that nobody has touched yet, which is dear."""
+_DISK_THREADS = 2
 _TRIES = 6
 _FIRST_WAIT_S = 0.25
 
@@ -175,7 +177,8 @@ class _Sender:
         self.sent = 0
         self._remote = remote
         self._deposit = remote.deposit() if isinstance(remote, BlobStore) else None
-        self._batch_bytes = _DISK_BATCH_BYTES if isinstance(remote, LocalStore) else _BATCH_BYTES
+        self._is_near = isinstance(remote, LocalStore)
+        self._batch_bytes = _DISK_BATCH_BYTES if self._is_near else _BATCH_BYTES
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-send")
         self._room = threading.Semaphore(threads + 1)
         self._lock = threading.Lock()
@@ -198,13 +201,17 @@ class _Sender:
         self._error = self._error or InterruptedError("The push was given up.")
 
     def take(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
-        full: list[list[tuple[str, Data]]] = []
         self._check()
         with self._lock:
-            for name, data in chunks:
-                if name in self._seen:
-                    continue
-                self._seen.add(name)
+            new = {name: data for name, data in chunks if name not in self._seen}
+            self._seen.update(new)
+        if self._is_near and sum(map(len, new.values())) >= _STRAIGHT_BYTES:
+            self._send(list(new.items()))
+            self._check()
+            return
+        full: list[list[tuple[str, Data]]] = []
+        with self._lock:
+            for name, data in new.items():
                 self._batch.append((name, data))
                 self._size += len(data)
                 if self._size >= self._batch_bytes or len(self._batch) >= _BATCH_COUNT:
@@ -224,7 +231,7 @@ class _Sender:
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
         while not self._room.acquire(timeout=0.1):
             self._check()
-        self._pool.submit(self._send, batch)
+        self._pool.submit(self._send, batch).add_done_callback(lambda _: self._room.release())
 
     def _check(self) -> None:
         if self._error:
@@ -238,8 +245,6 @@ class _Sender:
                     self.sent += sent
         except BaseException as error:
             self._error = self._error or error
-        finally:
-            self._room.release()
 
     def _send_once(self, batch: list[tuple[str, Data]]) -> int:
         if self._deposit:

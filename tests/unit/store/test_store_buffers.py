@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.store.buffers import Buffers
+from shoal.store.buffers import Buffers, join_neighbours
 from shoal.store.direct import read_once
 
 
@@ -32,6 +32,16 @@ def test_no_more_is_kept_than_was_said() -> None:
     lent = [buffers.lend(1) for _ in range(5)]
     del lent
     assert len(buffers._free) == 2
+
+
+def test_neighbours_in_memory_become_one_piece_and_others_stay_as_they_are() -> None:
+    memory = Buffers(8192).lend(8192)
+    memory[:] = os.urandom(8192)
+    pieces = [memory[:100], memory[100:5000], b"apart", memory[6000:], memory[5000:6000]]
+    joined = list(join_neighbours(pieces))
+    assert [len(piece) for _, piece in joined] == [5000, 5, 2192, 1000]
+    assert b"".join(piece for _, piece in joined) == b"".join(pieces)
+    assert [address is None for address, _ in joined] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.core.errors import Corrupt, Refused, Unreachable
+from shoal.core.errors import Corrupt, Refused, StorageFull, Unreachable
 from shoal.store import transfer
-from shoal.store.hashing import Data
+from shoal.store.hashing import Data, chunk_hash
 from shoal.store.ignore import scan
 from shoal.store.local import LocalStore
 from shoal.store.pack import Entry, PackedTree, pack_tree
@@ -187,6 +188,41 @@ def test_ctrl_c_is_heard_while_the_remote_is_slow(
     with pytest.raises(KeyboardInterrupt):
         push(entries(mixed_tree), remote, progress=interrupt, threads=1)
     assert len(sent) <= by_then[0] + 2, "it went on with the rest"
+
+
+def test_what_is_large_is_on_our_own_disk_before_more_of_it_is_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    large = [(chunk_hash(data), memoryview(data)) for data in (os.urandom(1 << 20) for _ in range(3))]
+    small = [(chunk_hash(data), memoryview(data)) for data in (os.urandom(10_000) for _ in range(3))]
+    with transfer._Sender(store, 1) as sender:
+        sender.take(small)
+        assert not (store.root / "tmp").exists(), "little waits for more"
+        sender.take(large)
+        assert sum(file.stat().st_size for file in (store.root / "tmp").iterdir()) >= 3 << 20
+        sender.take(large)
+        sender.finish()
+        assert sender.sent == (3 << 20) + 30_000
+    assert store.missing(name for name, _ in large + small) == set()
+
+
+def test_whoever_brings_what_the_disk_does_not_take_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    big = tmp_path / "big.bin"
+    big.write_bytes(os.urandom(20 << 20))
+
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.store.direct.DirectWriter.write", full)
+        patched.setattr("shoal.store.files.write_at", full)
+        with pytest.raises(StorageFull):
+            push([Entry("big.bin", big)], store)
+    assert list((store.root / "tmp").iterdir()) == []
+    packed, _ = push([Entry("big.bin", big)], store)
+    store.put_manifest(packed.manifest)
 
 
 def test_memory_stays_flat_for_any_size(tmp_path: Path) -> None:
