@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.cli._findings import STYLES, counts
 from shoal.cli._format import clean, duration, size
 from shoal.cli._output import out
+from shoal.cli._signals import terminable
 from shoal.core.errors import NotFound, Refused
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ def tried(
     client: Client, spec: JobSpec, patience_s: Mapping[str, float] | None = None
 ) -> Iterator[PreflightView | None]:
     """A preflight once it is over; None if that took too long. Nothing of it stays after the block."""
-    begun = client.preflights.start(spec)
-    try:
-        yield _over(client, begun, patience_s or {})
-    finally:
-        out.stick("")
-        with suppress(NotFound):  # gone with the job that was submitted
-            client.preflights.drop(begun.id)
+    with terminable():
+        begun = client.preflights.start(spec)
+        try:
+            yield _over(client, begun, patience_s or {})
+        finally:
+            out.stick("")
+            with suppress(NotFound):  # gone with the job that was submitted
+                client.preflights.drop(begun.id)
 
 
 @contextmanager

@@ -101,6 +101,8 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
         raise EntryNotFound(f"There is no {path}.{near}", hint=f"{out.prog} check train.py")
     if path.is_dir():
         return Source(path, [f.path for f in scan(path, follow_out=True).files]), None
+    if path.suffix == ".ipynb":
+        raise UsageError(f"{path} is a notebook.", hint=f"{out.prog} notebook convert {path}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not Python.", hint=f"{out.prog} check train.py")
     root = folder or (Path.cwd() if path.resolve().is_relative_to(Path.cwd()) else path.parent)
@@ -114,20 +116,12 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
 
 def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Asked]:
     """A JobSpec, or a whole `training inspect --json`; the code is beside it."""
-    import json
-
     from shoal.check.source import Source
     from shoal.cli._findings import asked_by
-    from shoal.core.jobs import JobSpec
+    from shoal.cli._spec_file import read_spec
     from shoal.store.ignore import scan
 
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EntryNotFound(f"There is no {path}: {error.strerror}.", hint=f"{out.prog} check train.py") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}.", hint=f"{out.prog} training inspect JOB --json") from None
-    spec = JobSpec.model_validate({"source_id": "", **(known.get("spec") or known)})
+    spec = read_spec(path)
     root = folder or path.parent
     source = Source(root, [f.path for f in scan(root, follow_out=True).files])
     entry, asked = asked_by(spec, spec.entry)
