@@ -73,6 +73,11 @@ class SourceChoice:
     def is_git(self) -> bool:
         return bool(self.repository_url or self.source_name)
 
+    @property
+    def is_fetched(self) -> bool:
+        """By the server: it never is on this machine."""
+        return self.is_git or (self.notebook is not None and self.notebook.is_url)
+
 
 def send_source(
     client: Client, choice: SourceChoice, entry: Sequence[str], *, look: Look | None = None

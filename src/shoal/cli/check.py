@@ -17,7 +17,7 @@ from shoal.core.names import did_you_mean
 if TYPE_CHECKING:
     from shoal.check.asked import Asked
     from shoal.check.source import Source
-    from shoal.core.checks import CheckView
+    from shoal.core.checks import CodeCheckView
 
 
 def check(
@@ -87,7 +87,7 @@ def _asked(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list
         nodes=parse_nodes(nodes)[1],
         accels=accels,
         args=given,
-        datasets=None if dataset is None else frozenset(dataset),
+        datasets=None if dataset is None else frozenset(name.partition("@")[0] for name in dataset),
     )
 
 
@@ -116,8 +116,8 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
 
 def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Asked]:
     """A JobSpec, or a whole `training inspect --json`; the code is beside it."""
+    from shoal.check.asked import asked_by
     from shoal.check.source import Source
-    from shoal.cli._findings import asked_by
     from shoal.cli._spec_file import read_spec
     from shoal.store.ignore import scan
 
@@ -132,7 +132,7 @@ def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Ask
     return source, entry, asked
 
 
-def _exit_code(view: CheckView, *, strict: bool) -> int:
+def _exit_code(view: CodeCheckView, *, strict: bool) -> int:
     from shoal.core.checks import Severity
 
     bad = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
