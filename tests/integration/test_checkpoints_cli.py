@@ -32,12 +32,25 @@ for step in range(start + 10, 31, 10):
     while "hang" in sys.argv and step == 20 and not start:
         time.sleep(0.1)
 """
-# The snippet of a job's page, where nothing but the base install is.
+# The snippet of a job's page, where nothing but the base install is: what other packages bring cannot be imported.
 BARE = """
-import sys
+import re, sys
+from importlib import metadata
+here, wanted = set(), ["shoal"]
+while wanted:
+    name = re.sub("[-_.]+", "-", wanted.pop()).lower()
+    try:
+        needs = metadata.requires(name) if name not in here else []
+    except metadata.PackageNotFoundError:
+        continue
+    here.add(name)
+    wanted += [re.match("[A-Za-z0-9._-]+", need)[0] for need in needs or [] if "extra ==" not in need]
+others = {module for module, owners in metadata.packages_distributions().items()
+          if not here & {re.sub("[-_.]+", "-", owner).lower() for owner in owners}}
+assert {"torch", "numpy", "fastapi", "sqlalchemy"} <= others and not {"shoal", "httpx", "anyio"} & others
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "numpy", "fastapi", "sqlalchemy", "jinja2", "optuna", "transformers", "fsspec", "pygments"}:
+        if name.partition(".")[0] in others:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
 from NetmindMixins.Netmind import nmp

@@ -6,13 +6,25 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from drill_scripts import BEGINS_AGAIN, GOOD, LOSES_DATA, LOSES_OPTIMIZER
 
+from shoal.testing.engines import eventually
+
 pytest.importorskip("torch")
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 FORGETFUL = [(LOSES_DATA, "data"), (LOSES_OPTIMIZER, "optimizer")][: 1 if ROUNDS == 1 else 2]
+
+
+def left(server):
+    """Jobs, checkpoints, nodes' directories and the agents' processes."""
+    with server.client() as client:
+        kept = {job.id for job in client.jobs.list()} | {kept.id for kept in client.checkpoints.list()}
+    return kept, {d.name for d in server.layout.nodes_dir.glob("*")}, server.agents()
 
 
 def truth(client, job):
@@ -67,24 +79,29 @@ def test_a_training_that_forgets_part_of_itself_survives_but_not_exactly(server,
     assert report["sample_order"]["checked"] == (forgotten == "optimizer")
 
 
-def test_a_training_that_begins_again_is_told_to_have_lost_all_steps_and_nothing_is_left_behind(server, code):
-    def there():
-        with server.client() as client:
-            return {job.id for job in client.jobs.list()} | {kept.id for kept in client.checkpoints.list()}
+def test_a_training_that_begins_again_is_told_to_have_lost_all_steps(server, code):
+    folder = code({"train.py": BEGINS_AGAIN})
+    report, told, _ = drill(server, folder, "--kill", "rank0@12", "--steps", "18", check=1)
+    (killed,) = report["faults"]
+    assert report["survived"] and killed["survived"] and not report["resumed"]
+    assert told[2][0] == 0 and killed["steps_lost"] == 12 - told[2][0]
+    assert killed["exact"] and killed["note"] == "began again from nothing"
 
-    before = there()
-    done = server.cli(
-        "training", "drill", "--dir", str(code({"train.py": BEGINS_AGAIN})), "--kill", "rank0@12", "--steps", "18", "--json",
-        "--", "train.py",
-    )  # fmt: skip
-    (killed,) = json.loads(done.stdout)["faults"]
-    assert (
-        killed["survived"]
-        and killed["steps_lost"] == 12
-        and killed["exact"]
-        and killed["note"] == "began again from nothing"
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_whoever_interrupts_a_drill_leaves_nothing(server, code, how):
+    (code({"train.py": BEGINS_AGAIN}) / "job.json").write_text(json.dumps({"name": "long", "entry": ["train.py"]}))
+    before = left(server)
+    words = [sys.executable, "-m", "shoal.cli", "training", "drill", "job.json", "--kill", "rank0@900"]
+    process = subprocess.Popen(
+        words, env=server.env(), cwd=code({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert there() == before
+    with server.client() as client:
+        eventually(lambda: [j.status for j in client.jobs.list(search="long-drill-")] == ["running"], 60)
+    process.send_signal(how)
+    said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "removing the copies" in said[1], said
+    eventually(lambda: left(server) == before, 30)
 
 
 def test_a_job_that_may_not_restart_is_told_not_to_survive(server, code):

@@ -20,12 +20,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 PLAIN = Path(__file__).parent / "plain"
 TIMEOUT_S = 240
-NEEDS = {
-    "custom_loop": "torch",
-    "hf_trainer": "transformers",
-    "accelerate_loop": "accelerate",
-    "lightning_trainer": "lightning",
-}
 EXPECTED = {
     "custom_loop": ("loss", list(range(1, 31))),
     "hf_trainer": ("train/loss", [2, 4, 6]),
@@ -63,7 +57,6 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_instrumented_script_runs_and_reports(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed here")
     instrumented(name, tmp_path)
     python("train.py", folder=tmp_path)
     metric, steps = EXPECTED[name]

@@ -64,6 +64,21 @@ def test_those_that_can_be_seen_without_running_are_found_by_the_check(tmp_path)
 
 
 @pytest.mark.parametrize("name", CLEAN)
+def test_nor_does_the_check_find_anything_in_a_good_job(name, tmp_path):
+    root = CLEAN[name]
+    if isinstance(root, str):
+        (tmp_path / "train.py").write_text(root)
+        root = tmp_path
+    source = Source(root, [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()])
+    assert check(source, "train.py", Asked(args=(), datasets=frozenset())).findings == []
+
+
+def test_there_are_as_many_faults_and_good_jobs_as_we_say():
+    assert len({plant.text + str(plant.args) + str(plant.asked) for plant in PLANTS.values()}) == len(PLANTS) >= 14
+    assert len(CLEAN) >= 6
+
+
+@pytest.mark.parametrize("name", CLEAN)
 def test_a_good_job_has_no_finding(name, tried):
     report, log = report_of(tried[name]), (tried[name] / "log").read_text()
     assert report["complete"] and report["findings"] == [], f"{report}\n{log}"

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 from preflight_plants import PLANTS
 from preflight_scripts import GOOD
@@ -24,18 +23,10 @@ def server(tmp_path_factory):
 
 
 def left(server):
-    """Jobs, checkpoints and nodes' directories, and processes that are neither the server nor what keeps torch warm."""
+    """Jobs, checkpoints, nodes' directories and the agents' processes."""
     with server.client() as client:
         jobs, kept = [j.name for j in client.jobs.list()], client.checkpoints.list()
-    agents = [p for p in server.processes() if "SHOAL_ATTEMPT_ID" in _environ(p)]
-    return jobs, kept, [d.name for d in server.layout.nodes_dir.glob("*")], agents
-
-
-def _environ(process):
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
+    return jobs, kept, [d.name for d in server.layout.nodes_dir.glob("*")], server.agents()
 
 
 def test_a_good_job_passes_with_what_it_will_need_and_leaves_nothing(server, code):
@@ -88,13 +79,14 @@ def test_requirements_that_cannot_be_installed_are_found(server, code):
     assert left(server)[0] == []
 
 
-def test_whoever_is_interrupted_leaves_nothing_running(server, code):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "ended by others"])
+def test_whoever_is_interrupted_leaves_nothing_running(server, code, how):
     folder, before = code({"train.py": WAITS}), left(server)
     asked = [sys.executable, "-m", "shoal.cli", "preflight", "endless", "--dir", str(folder), "--", "train.py"]
     process = subprocess.Popen(asked, env=server.env(), cwd=server.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with server.client() as client:
         eventually(lambda: [j.status for j in client.jobs.list()] == ["running"], 60)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     eventually(lambda: left(server) == before, 30)

@@ -12,7 +12,7 @@ from shoal.check.ignores import ALL, ignored
 from shoal.check.program import MAX_BYTES, Broken, Program, read_program
 from shoal.check.registry import RULES, Hit, Rule
 from shoal.check.source import Source
-from shoal.core.checks import CheckView, Finding, Severity
+from shoal.core.checks import CodeCheckView, Finding, Severity
 
 LIKELY = ("train.py", "main.py")
 SYNTAX = "syntax"
@@ -21,7 +21,7 @@ _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
 
 def check(
     source: Source, entry: str | None = None, asked: Asked | None = None, *, max_bytes: int = MAX_BYTES
-) -> CheckView:
+) -> CodeCheckView:
     """With no entry: train.py or main.py of the root, or else every script that no other one imports."""
     rules.load()
     asked = asked or Asked()
@@ -35,7 +35,7 @@ def check(
         for finding in _findings(program, asked):
             found.setdefault((finding.rule, finding.path, finding.line, finding.column), finding)
     first = list(dict.fromkeys(m.path for p in programs for m in p.modules))
-    return CheckView(
+    return CodeCheckView(
         entry=entries[0] if len(programs) == 1 else None,
         frameworks=list(dict.fromkeys(name for p in programs for name in frameworks_of(p))),
         files=len(first),

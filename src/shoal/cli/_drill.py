@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -16,7 +16,9 @@ from shoal.cli._job_flags import JobFlags, check_job, many
 from shoal.cli._output import Column, out
 from shoal.cli._parse import parse_duration
 from shoal.cli._session import connect, session
-from shoal.cli._source import send_source
+from shoal.cli._signals import terminable
+from shoal.cli._source import SourceChoice, send_source
+from shoal.cli._spec_file import read_spec
 from shoal.core.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -49,8 +51,9 @@ def drill(
     how many steps were lost, whether the numbers afterwards are those of the
     undisturbed copy bit by bit, and how many seconds it took to go on. Other
     jobs are not touched, and both copies are deleted in the end. Takes a job's
-    name, or the options of `training run`. Exits with 0 if all was survived
-    and nothing came out differently, with 1 if not.
+    name, its spec as JSON, or the options of `training run`. Exits with 0 if all
+    was survived, it went on from what it had saved, and nothing came out
+    differently; with 1 if not.
 
     For example:
 
@@ -62,7 +65,7 @@ def drill(
     Parameters
     ----------
     entry
-        A job's name or id; or after `--` the script and its arguments.
+        A job's name or id, a file with its spec as JSON, or after `--` the script and its arguments.
     kill
         SIGKILL for a worker (rank1@30: after step 30), or a node with its agent (node0@30).
     sigterm
@@ -94,14 +97,16 @@ def drill(
             drilled = collect(client, run("drilled", planned).id)
     found = report(planned, reference, drilled)
     out.show(found, lambda: show(found))
-    return 0 if found["survived"] and found["exact"] is not False else 1
+    return 0 if found["survived"] and found["resumed"] and found["exact"] is not False else 1
 
 
 def show(found: dict[str, Any]) -> None:
     from shoal.cli._drill_report import describe
 
-    if found["survived"]:
+    if found["survived"] and found["resumed"]:
         out.styled(("It survived.", "bold green"))
+    elif found["survived"]:
+        out.styled(("It survived, but did NOT go on from where it was.", "bold yellow"))
     else:
         out.styled(("It did NOT survive.", "bold red"))
     columns = [
@@ -154,6 +159,11 @@ def _wanted(client: Client, entry: Sequence[str], flags: JobFlags, planned: Plan
             f"'{before[0]}' is a job that has its options already.",
             hint=f"To drill something else: {out.prog} training drill [OPTIONS] -- train.py",
         )
+    elif (file := Path(before[0])).suffix == ".json" and file.is_file():
+        spec = read_spec(file)
+        check_targets(planned, nodes=spec.max_nodes, accels=spec.accels)
+        if not spec.source_id:
+            spec.source_id, spec.entry = send_source(client, SourceChoice(folder=file.parent), spec.entry)
     else:
         job = client.jobs.get(before[0])
         spec = job.spec.model_copy(update={"min_nodes": job.nodes, "max_nodes": job.nodes})
@@ -165,37 +175,45 @@ def _wanted(client: Client, entry: Sequence[str], flags: JobFlags, planned: Plan
 def _copies(client: Client, spec: JobSpec, *, keep: bool) -> Iterator[Any]:
     """A function that runs one copy to its end; whatever happens, none of them is left."""
     tag = secrets.token_hex(2)
-    made: list[JobView] = []
+    made: dict[str, JobView | None] = {}
 
-    def run(name: str, planned: Plan) -> JobView:
+    def run(what: str, planned: Plan) -> JobView:
         from shoal.core.drills import VARIABLE
 
+        name = f"{spec.name[:40]}-drill-{tag}-{what}"
         changes = {
-            "name": f"{spec.name[:40]}-drill-{tag}-{name}",
+            "name": name,
             "min_nodes": spec.max_nodes,
             "env": spec.env | {VARIABLE: planned.dump()},
             "priority": LOWEST,
             "batch": None,
         }
-        made.append(client.jobs.create(spec.model_copy(update=changes)))
-        ended = client.jobs.wait(made[-1].id)
+        made[name] = None  # whoever is interrupted while it is sent does not know whether it is there
+        made[name] = job = client.jobs.create(spec.model_copy(update=changes))
+        made[name] = ended = client.jobs.wait(job.id)
         out.dim(f"  {ended.name} has ended: {ended.status}")
         return ended
 
-    try:
-        yield run
-    finally:
-        for job in made:
-            _remove(client, job, keep=keep)
+    with terminable():
+        try:
+            yield run
+        except KeyboardInterrupt:
+            out.end_line()
+            out.say("Interrupted: ending the copies …" if keep else "Interrupted: removing the copies …")
+            raise
+        finally:
+            for name, job in made.items():
+                _remove(client, name, job, keep=keep)
 
 
-def _remove(client: Client, job: JobView, *, keep: bool) -> None:
-    if not job.status.is_terminal and not client.jobs.get(job.id).status.is_terminal:
-        client.jobs.stop(job.id)
-        client.jobs.wait(job.id)
-    if keep:
-        return
+def _remove(client: Client, name: str, job: JobView | None, *, keep: bool) -> None:
     with suppress(NotFound):
+        job = job or client.jobs.get(name)
+        if not job.status.is_terminal and not client.jobs.get(job.id).status.is_terminal:
+            client.jobs.stop(job.id)
+            client.jobs.wait(job.id)
+        if keep:
+            return
         for checkpoint in client.checkpoints.list(job.id):
             client.checkpoints.delete(checkpoint.id)
         client.jobs.delete(job.id)

@@ -50,6 +50,7 @@ def report(plan: Plan, reference: Copy, drilled: Copy) -> dict[str, Any]:
     return {
         "survived": completed and all(row["survived"] for row in rows),
         "exact": exact,
+        "resumed": not any(row["resumed"] is False for row in rows),
         "steps_lost": sum(row["steps_lost"] or 0 for row in rows),
         "steps": reference.end,
         "faults": rows,
@@ -64,6 +65,9 @@ class _Judge:
     def __init__(self, plan: Plan, reference: Copy, drilled: Copy):
         self._plan, self._reference, self._drilled = plan, reference, drilled
         self._whole = {name: reference.history(name) for name in reference.points}
+        going = reference.first("going")
+        self._start = going.step if going else 0
+        """The step a copy begins at when it goes on from nothing of its own."""
         shared = by_weight([n for n in self._whole if n in drilled.points and not is_of_time(n)])
         calm = min(fault.at for fault in plan.faults) - 1
         self.names = [n for n in shared if self._differs(1, 0, calm, [n]) is None]
@@ -74,7 +78,7 @@ class _Judge:
         told = self._drilled.first("fault", fault=number)
         found = {"fault": fault.text, "what": fault.what, "target": fault.target, "at": fault.at, "happened": True}
         found |= {"survived": False, "steps_lost": None, "exact": None, "recover_s": None, "first_difference": None}
-        found["note"] = None
+        found |= {"resumed": None, "note": None}
         if fault.what == "slow":
             return found | self._slow(fault)
         if told is None:
@@ -93,7 +97,9 @@ class _Judge:
             return found | {"note": f"it did not go on: {reason or self._drilled.status}"}
         last = max(told.step, self._drilled.last_step(told.attempt))
         found |= {"survived": True, "steps_lost": last - going.step, "recover_s": round(going.at - told.at, 1)}
-        note = "began again from nothing" if going.step == 0 else f"went on from step {going.step}"
+        found["resumed"] = resumed = going.step > self._start
+        again = f"step {self._start}, where the job starts" if self._start else "nothing"
+        note = f"went on from step {going.step}" if resumed else f"began again from {again}"
         return found | {"note": note} | self._exact(going.attempt, 0, told.attempt, going.step)
 
     def notes(self) -> list[str]:

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 
 from shoal.cli._format import clean, plural
 from shoal.cli._output import out
+from shoal.core.errors import ShoalError
 
 if TYPE_CHECKING:
     from shoal.check.asked import Asked
     from shoal.check.source import Source
-    from shoal.core.checks import CheckView, Finding
+    from shoal.client import Client
+    from shoal.core.checks import CodeCheckView, Finding
     from shoal.core.jobs import JobSpec
     from shoal.core.preflight import PreflightFinding
 
 STYLES = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
 _MOST_ON_SUBMIT = 5
-_MOST_BYTES = 1 << 20
-"""Of code to look at while somebody waits: about a second's work."""
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 
 
-def print_findings(view: CheckView, source: Source) -> None:
+def print_findings(view: CodeCheckView, source: Source) -> None:
     texts: dict[str, list[str]] = {}
     for finding in view.findings:
         if finding.path not in texts:
@@ -47,6 +46,7 @@ def warn_on_submit(
 
     A root that is not `lasting` was unpacked for the moment, and no later command finds anything there.
     """
+    from shoal.check.asked import MOST_BYTES, asked_by
     from shoal.check.runner import check
     from shoal.check.source import Source
 
@@ -54,34 +54,34 @@ def warn_on_submit(
     if script is None or script not in paths:
         return
     try:
-        findings = check(Source(root, paths), script, asked, max_bytes=_MOST_BYTES).findings
+        findings = check(Source(root, paths), script, asked, max_bytes=MOST_BYTES).findings
     except Exception as error:
         out.dim(f"The code was not checked: {type(error).__name__}: {error}")
         return
-    serious = [f for f in findings if f.severity != "hint"]
-    for finding in serious[:_MOST_ON_SUBMIT]:
-        out.warn(f"{clean(finding.path)}:{finding.line}: {clean(finding.message)} [{finding.rule}]")
-        if not lasting:
-            out.dim(f"  fix: {clean(finding.fix)}")
+    serious = _warn(findings, with_fix=not lasting)
     if serious and lasting:
-        more = f"{len(serious) - _MOST_ON_SUBMIT} more, and " if len(serious) > _MOST_ON_SUBMIT else ""
+        more = f"{serious - _MOST_ON_SUBMIT} more, and " if serious > _MOST_ON_SUBMIT else ""
         out.dim(f"  {more}why and what to do: {_command(spec, root, script, asked)}")
 
 
-def asked_by(spec: JobSpec, entry: Sequence[str]) -> tuple[str | None, Asked]:
-    """The script among the words, and what is known besides."""
-    from shoal.check.asked import Asked
+def warn_of_fetched(client: Client, spec: JobSpec) -> None:
+    """The same for code that the server has fetched, and looks through itself."""
+    try:
+        found = client.sources.check(spec)
+    except ShoalError as error:  # such as a server from before it did
+        out.dim(f"The code was not checked: {clean(error.message)}")
+        return
+    _warn(found.findings, with_fix=True)
 
-    at = next((i for i, word in enumerate(entry) if word.endswith(".py")), None)
-    launched = spec.launcher == "torchrun" or bool(entry and entry[0] in _LAUNCHERS)
-    asked = Asked(
-        nodes=spec.max_nodes,
-        accels=spec.accels,
-        args=tuple(entry[at + 1 :]) if at is not None else None,
-        datasets=frozenset(spec.datasets),
-        launched=launched,
-    )
-    return (entry[at] if at is not None else None), asked
+
+def _warn(findings: Sequence[Finding], *, with_fix: bool) -> int:
+    """How many are worth it."""
+    serious = [f for f in findings if f.severity != "hint"]
+    for finding in serious[:_MOST_ON_SUBMIT]:
+        out.warn(f"{clean(finding.path)}:{finding.line}: {clean(finding.message)} [{finding.rule}]")
+        if with_fix:
+            out.dim(f"  fix: {clean(finding.fix)}")
+    return len(serious)
 
 
 def _command(spec: JobSpec, root: Path, script: str, asked: Asked) -> str:

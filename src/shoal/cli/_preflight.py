@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.cli._findings import STYLES, counts
 from shoal.cli._format import clean, duration, size
 from shoal.cli._output import out
+from shoal.cli._signals import terminable
 from shoal.core.errors import NotFound, Refused
 
 if TYPE_CHECKING:
@@ -17,36 +18,38 @@ if TYPE_CHECKING:
     from shoal.core.billing import QuoteView
     from shoal.core.jobs import JobSpec
     from shoal.core.preflight import PreflightFacts, PreflightFinding, PreflightReport, PreflightView
+    from shoal.core.states import JobState
 
 _POLL_S = 0.3
-_PATIENCE_S = {"queued": 60.0, "starting": 120.0, "running": 120.0}
-"""How long a job that nobody asked to try waits for a slot for that, and for its end."""
 _WANTED = ("data", "step", "evaluation", "save")
 
 
 @contextmanager
 def tried(
-    client: Client, spec: JobSpec, patience_s: Mapping[str, float] | None = None
+    client: Client, spec: JobSpec, patience_s: Mapping[JobState, float] | None = None
 ) -> Iterator[PreflightView | None]:
     """A preflight once it is over; None if that took too long. Nothing of it stays after the block."""
-    begun = client.preflights.start(spec)
-    try:
-        yield _over(client, begun, patience_s or {})
-    finally:
-        out.stick("")
-        with suppress(NotFound):  # gone with the job that was submitted
-            client.preflights.drop(begun.id)
+    with terminable():
+        begun = client.preflights.start(spec)
+        try:
+            yield _over(client, begun, patience_s or {})
+        finally:
+            out.stick("")
+            with suppress(NotFound):  # gone with the job that was submitted
+                client.preflights.drop(begun.id)
 
 
 @contextmanager
 def before_submit(client: Client, spec: JobSpec, *, skip: bool) -> Iterator[str | None]:
     """The preflight of a job that should have one, while it is submitted; Refused if it must not be."""
+    from shoal.core.preflight import PATIENCE_S
+
     why = None if skip else _reason(client, spec)
     if why is None:
         yield None
         return
     out.say(f"A preflight first, as {why} (--no-preflight leaves it out).")
-    with tried(client, spec, _PATIENCE_S) as view:
+    with tried(client, spec, PATIENCE_S) as view:
         if view is None:
             out.warn("It is not over yet, and not waited for any longer: the job is submitted without.")
         elif view.report is None:
@@ -122,10 +125,10 @@ def _reason(client: Client, spec: JobSpec) -> str | None:
     return advice.why if advice.wanted else None
 
 
-def _over(client: Client, begun: PreflightView, patience_s: Mapping[str, float]) -> PreflightView | None:
+def _over(client: Client, begun: PreflightView, patience_s: Mapping[JobState, float]) -> PreflightView | None:
     began, told = time.monotonic(), ""
     while not (view := client.preflights.get(begun.id)).status.is_terminal:
-        if time.monotonic() - began > patience_s.get(str(view.status), float("inf")):
+        if time.monotonic() - began > patience_s.get(view.status, float("inf")):
             return None
         state = f"waits: {view.waiting}" if view.waiting else str(view.status)
         if out.talks_to_terminal:

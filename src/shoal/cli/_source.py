@@ -73,6 +73,11 @@ class SourceChoice:
     def is_git(self) -> bool:
         return bool(self.repository_url or self.source_name)
 
+    @property
+    def is_fetched(self) -> bool:
+        """By the server: it never is on this machine."""
+        return self.is_git or (self.notebook is not None and self.notebook.is_url)
+
 
 def send_source(
     client: Client, choice: SourceChoice, entry: Sequence[str], *, look: Look | None = None
@@ -186,7 +191,7 @@ def _relative(script: str, folder: Path | None = None) -> str:
 def _no_script(paths: Sequence[str]) -> UsageError:
     scripts = sorted((path for path in paths if path.endswith(".py")), key=lambda p: ("/" in p, p))
     likely = next((name for name in ("train.py", "main.py") if name in scripts), scripts[0] if scripts else "train.py")
-    return UsageError("Say which script to run, after `--`.", hint=f"{out.prog} training run NAME -- {likely}")
+    return UsageError("Say which script to run, after `--`.", hint=f"Like this, at the end: -- {likely}")
 
 
 class _UploadBar:

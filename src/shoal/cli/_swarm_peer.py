@@ -6,11 +6,9 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from shoal.cli._format import size
 from shoal.cli._local import Ended, LocalRun
 from shoal.cli._output import out
 from shoal.cli._run_dir import RunDir
+from shoal.cli._signals import terminable
 from shoal.cli._swarm_beats import Beats
 from shoal.cli._swarm_checks import candidates, reachable
 from shoal.client.swarm_peers import Door, PeerLink
@@ -58,7 +57,7 @@ def take_part(door: Door, offer: Offer, facts: dict[str, str], place: Place, *, 
     )
     joined = door.join(request)
     peer = Peer(door.url, offer, joined, place, base=base, name=name, signing_key=signing_key)
-    with _terminable():
+    with terminable():
         try:
             return peer.run()
         except KeyboardInterrupt:
@@ -234,17 +233,3 @@ class Peer:
             return 0
         out.say("The swarm was resumed; joining it again.")
         return None
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM leaves in good order too, also while no script runs."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -71,7 +71,7 @@ def run(
     follow
         Watch it until it ends, and exit as it does. Ctrl-C leaves it running.
     """
-    from shoal.cli._findings import warn_on_submit
+    from shoal.cli._findings import warn_of_fetched, warn_on_submit
     from shoal.cli._follow import LogOptions, follow_job
     from shoal.cli._preflight import before_submit
 
@@ -89,6 +89,8 @@ def run(
         lasting = choice.archive is None and choice.notebook is None
         look = None if no_check else partial(warn_on_submit, spec, lasting=lasting)
         spec.source_id, spec.entry = send_source(client, choice, entry, look=look)
+        if choice.is_fetched and not no_check:
+            warn_of_fetched(client, spec)
         if quote:
             _tell_quote(client, spec)
         with before_submit(client, spec, skip=no_preflight) as found, submitting(f"training inspect {name}"):

@@ -17,7 +17,7 @@ from shoal.core.names import did_you_mean
 if TYPE_CHECKING:
     from shoal.check.asked import Asked
     from shoal.check.source import Source
-    from shoal.core.checks import CheckView
+    from shoal.core.checks import CodeCheckView
 
 
 def check(
@@ -87,7 +87,7 @@ def _asked(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list
         nodes=parse_nodes(nodes)[1],
         accels=accels,
         args=given,
-        datasets=None if dataset is None else frozenset(dataset),
+        datasets=None if dataset is None else frozenset(name.partition("@")[0] for name in dataset),
     )
 
 
@@ -101,6 +101,8 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
         raise EntryNotFound(f"There is no {path}.{near}", hint=f"{out.prog} check train.py")
     if path.is_dir():
         return Source(path, [f.path for f in scan(path, follow_out=True).files]), None
+    if path.suffix == ".ipynb":
+        raise UsageError(f"{path} is a notebook.", hint=f"{out.prog} notebook convert {path}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not Python.", hint=f"{out.prog} check train.py")
     root = folder or (Path.cwd() if path.resolve().is_relative_to(Path.cwd()) else path.parent)
@@ -114,20 +116,12 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
 
 def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Asked]:
     """A JobSpec, or a whole `training inspect --json`; the code is beside it."""
-    import json
-
+    from shoal.check.asked import asked_by
     from shoal.check.source import Source
-    from shoal.cli._findings import asked_by
-    from shoal.core.jobs import JobSpec
+    from shoal.cli._spec_file import read_spec
     from shoal.store.ignore import scan
 
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EntryNotFound(f"There is no {path}: {error.strerror}.", hint=f"{out.prog} check train.py") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}.", hint=f"{out.prog} training inspect JOB --json") from None
-    spec = JobSpec.model_validate({"source_id": "", **(known.get("spec") or known)})
+    spec = read_spec(path)
     root = folder or path.parent
     source = Source(root, [f.path for f in scan(root, follow_out=True).files])
     entry, asked = asked_by(spec, spec.entry)
@@ -138,7 +132,7 @@ def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Ask
     return source, entry, asked
 
 
-def _exit_code(view: CheckView, *, strict: bool) -> int:
+def _exit_code(view: CodeCheckView, *, strict: bool) -> int:
     from shoal.core.checks import Severity
 
     bad = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}

@@ -37,7 +37,7 @@ def preflight(name: str, /, *entry: str, flags: JobFlags | None = None, no_check
     no_check
         Do not look through the code first (see `shoal check`).
     """
-    from shoal.cli._findings import warn_on_submit
+    from shoal.cli._findings import warn_of_fetched, warn_on_submit
     from shoal.cli._preflight import tell, tried
     from shoal.cli._quote import ask
 
@@ -49,6 +49,8 @@ def preflight(name: str, /, *entry: str, flags: JobFlags | None = None, no_check
         lasting = choice.archive is None and choice.notebook is None
         look = None if no_check else partial(warn_on_submit, spec, lasting=lasting)
         spec.source_id, spec.entry = send_source(client, choice, entry, look=look)
+        if choice.is_fetched and not no_check:
+            warn_of_fetched(client, spec)
         with tried(client, spec) as view:
             report = view.report if view else None
             if view is None or report is None:

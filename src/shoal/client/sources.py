@@ -8,7 +8,9 @@ from shoal.client._http import segment
 from shoal.client._noun import WorkspaceNoun
 from shoal.client.store import Store
 from shoal.core.artifacts import Manifest, SourceCommit, SourceView
+from shoal.core.checks import CodeCheckView
 from shoal.core.errors import Refused
+from shoal.core.jobs import JobSpec
 from shoal.core.notebooks import NotebookFetch, NotebookSource, Receipt
 from shoal.core.people import GitFetch
 
@@ -52,6 +54,10 @@ class Sources(WorkspaceNoun):
         wanted = NotebookFetch(url=url, token=token, entry_cell=entry_cell)
         path = self._path("sources", "notebook")
         return self._http.call(NotebookSource, "POST", path, wanted, repeatable=True, timeout_s=NOTEBOOK_TIMEOUT_S)
+
+    def check(self, spec: JobSpec) -> CodeCheckView:
+        """What is wrong with the code of a job whose source is there; nothing is run."""
+        return self._http.call(CodeCheckView, "POST", self._path("sources", "check"), spec, repeatable=True)
 
     def receipt(self, source_id: str) -> Receipt:
         """What became of each cell of the notebook it was made of."""

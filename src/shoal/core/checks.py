@@ -34,7 +34,7 @@ class Finding(View):
     fix: str
 
 
-class CheckView(View):
+class CodeCheckView(View):
     """What was looked at, and what was found."""
 
     entry: str | None = None

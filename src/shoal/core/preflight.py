@@ -10,6 +10,8 @@ from shoal.core.states import JobState
 
 VARIABLE = "SHOAL_PREFLIGHT"
 """In the environment of a job it says that this one is a preflight, and for what size."""
+PATIENCE_S = {JobState.QUEUED: 60.0, JobState.STARTING: 120.0, JobState.RUNNING: 120.0}
+"""How long a job that nobody asked to try waits for a slot for that, and for its end."""
 
 
 class PreflightFinding(View):

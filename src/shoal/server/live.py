@@ -79,6 +79,8 @@ class Live:
         self._waiting: dict[str, str] = {}
         self.leaving: set[str] = set()
         """Preflights to be removed once their agents have left."""
+        self.asked_for: dict[str, float] = {}
+        """Preflight → when somebody last asked how it goes (monotonic)."""
 
     @property
     def waiting(self) -> dict[str, str]:

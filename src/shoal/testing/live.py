@@ -124,6 +124,17 @@ class LiveServer:
                 continue
         return found
 
+    def agents(self) -> list[int]:
+        """Of these, the pids of agents and of what they have started: neither the server nor what keeps torch warm."""
+        found = []
+        for process in self.processes():
+            try:
+                if "SHOAL_ATTEMPT_ID" in process.environ():
+                    found.append(process.pid)
+            except psutil.Error:
+                continue
+        return found
+
     def close(self) -> None:
         """Stop the server and end all that is left, by pid."""
         self.stop()

@@ -137,6 +137,7 @@ ROUTES = {
     f"POST {W}/sources": member(*WORK, {"manifest": EMPTY}),
     f"POST {W}/sources/git": member(*WORK, {"url": "ext::never"}),
     f"POST {W}/sources/notebook": member(*WORK, {"url": "ftp://never"}),
+    f"POST {W}/sources/check": member(*VIEW, PREFLIGHT, foreign="source_id"),
     f"GET {W}/sources/{{source}}/receipt": member(*VIEW, foreign="source"),
     f"POST {W}/store/missing": member(*WORK, {"hashes": []}),
     f"POST {W}/store/chunks": member(*WORK, content=b""),

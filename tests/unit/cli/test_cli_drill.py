@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import wireviews as views
@@ -42,6 +43,20 @@ def test_what_cannot_be_drilled_is_said_before_anything_is_sent(
     ran = cli("training", "drill", *words)
     assert ran.code == 2 and told in ran.err and "hint:" in ran.err
     assert all(asked.method == "GET" for asked in stub.asked)
+
+
+def test_a_spec_in_a_file_is_drilled_with_the_code_beside_it(
+    stub: Stub, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "job.json").write_text(json.dumps({"name": "hello", "entry": ["train.py"], "accels": 2}))
+    ran = cli("training", "drill", "job.json", "--kill", "rank2@3")
+    assert ran.code == 2 and "the job has ranks 0 to 1" in ran.err and not stub.asked
+    (tmp_path / "bad.json").write_text("[1]")
+    for command in (["training", "drill", "bad.json", "--kill", "rank0@3"], ["check", "bad.json"]):
+        ran = cli(*command)
+        assert ran.code == 2 and "bad.json is not a job's spec" in ran.err and "inspect JOB --json" in ran.err
 
 
 def test_a_copy_that_fails_by_itself_is_told_of_and_both_are_gone(stub: Stub, cli: Cli) -> None:

@@ -42,13 +42,23 @@ def test_a_job_that_resumes_well_lost_the_steps_since_its_checkpoint_and_is_exac
     found, row = only(Plan(70, (KILL,)), drilled(steps(1, 29), steps(26, 70), told=told))
     assert (row["survived"], row["steps_lost"], row["exact"], row["recover_s"]) == (True, 5, True, 7.5)
     assert found["survived"] and found["exact"] and found["steps_lost"] == 5 and found["notes"] == []
+    assert found["resumed"] and row["resumed"]
 
 
 def test_a_job_that_begins_again_is_told_to_have_lost_everything():
     told = [*KILLED, Told("going", 2, 31.0, 0), Told("ended", 2, 80.0, 70)]
     found, row = only(Plan(70, (KILL,)), drilled(steps(1, 30), steps(1, 70), told=told))
     assert (row["survived"], row["steps_lost"], row["exact"]) == (True, 30, True)
-    assert row["note"] == "began again from nothing" and found["survived"]
+    assert row["note"] == "began again from nothing" and found["survived"] and not found["resumed"]
+
+
+def test_a_job_that_begins_again_from_its_first_checkpoint_has_not_gone_on_either():
+    whole = Copy("ref", "succeeded", told=[Told("going", 1, 0.0, 20), Told("ended", 1, 70.0, 70)],
+                 points={"loss": {1: steps(21, 70)}})  # fmt: skip
+    told = [Told("going", 1, 0.0, 20), KILLED[1], Told("going", 2, 31.0, 20), Told("ended", 2, 80.0, 70)]
+    found, row = only(Plan(70, (KILL,)), drilled(steps(21, 30), steps(21, 70), told=told), whole)
+    assert (row["steps_lost"], row["resumed"], found["resumed"]) == (10, False, False)
+    assert row["note"] == "began again from step 20, where the job starts"
 
 
 def test_a_job_that_resumes_on_other_data_is_not_exact_from_the_step_where_it_shows():

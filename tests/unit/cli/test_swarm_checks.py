@@ -9,9 +9,10 @@ import pytest
 
 from shoal import __version__
 from shoal.cli import _swarm_beats
+from shoal.cli._signals import terminable
 from shoal.cli._swarm_beats import Beats, judge
 from shoal.cli._swarm_checks import Machine, candidates, checks, reachable, refuse
-from shoal.cli._swarm_peer import PAUSES_S, _terminable, is_network_fault
+from shoal.cli._swarm_peer import PAUSES_S, is_network_fault
 from shoal.core.errors import MissingExtra, Refused
 from shoal.core.swarm import SwarmTerms
 from shoal.core.swarm_views import Offer, PeerOrders, PeerState
@@ -122,9 +123,9 @@ class Told:
 
 @pytest.mark.parametrize(("change", "verdict"), [({"kicked": True}, "kicked"), ({"status": "stopped"}, "stopped")])
 def test_a_peer_that_is_sent_away_while_it_fetches_knows_why(monkeypatch, change, verdict):
-    monkeypatch.setattr(_swarm_beats, "BEAT_S", 0.001)
+    monkeypatch.setattr(_swarm_beats, "BEAT_S", 0.2)  # later than the thread takes to start, also on a busy machine
     orders = PeerOrders(status="running", run_id="r-1")
-    with _terminable(), Beats(Told(PeerOrders(**{**dict(orders), **change})), orders, PeerState.JOINING) as beats:
+    with terminable(), Beats(Told(PeerOrders(**{**dict(orders), **change})), orders, PeerState.JOINING) as beats:
         threading.Event().wait(20)
         raise AssertionError("it was not interrupted")
     assert beats.verdict == verdict
@@ -133,7 +134,7 @@ def test_a_peer_that_is_sent_away_while_it_fetches_knows_why(monkeypatch, change
 def test_a_peer_that_fetches_while_the_swarm_is_resumed_begins_with_the_new_run(monkeypatch):
     monkeypatch.setattr(_swarm_beats, "BEAT_S", 0.001)
     link = Told(PeerOrders(status="running", run_id="r-2"), PeerOrders(status="running", run_id="r-2"))
-    with _terminable(), Beats(link, PeerOrders(status="running", run_id="r-1"), PeerState.JOINING) as beats:
+    with terminable(), Beats(link, PeerOrders(status="running", run_id="r-1"), PeerState.JOINING) as beats:
         assert link.beaten.wait(20)
     assert (beats.verdict, beats.orders.run_id) == (None, "r-2")
 

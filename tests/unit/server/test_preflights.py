@@ -120,6 +120,31 @@ def test_those_that_were_left_behind_go_after_a_while(ctx, app, anna, as_anna, s
         assert session.scalar(select(func.count()).select_from(Event).where(Event.job_id == old["id"])) == 0
 
 
+def test_one_that_nobody_asks_about_is_ended_and_removed_as_its_owner_must_be_gone(ctx, as_anna, spec):
+    forgotten, asked_about = (as_anna.post(PATH, spec.model_dump()).json() for _ in range(2))
+    preflights.clear(ctx)
+    assert jobs_left(ctx)[0] == 2
+    for view in (forgotten, asked_about):
+        ctx.live.asked_for[view["id"]] -= 121
+    assert as_anna.get(f"{PATH}/{asked_about['id']}").json()["status"] == "queued"
+    preflights.clear(ctx)
+    assert jobs_left(ctx) == (1, {asked_about["name"]})
+    assert list(ctx.live.asked_for) == [asked_about["id"]]
+
+
+def test_one_that_runs_and_is_forgotten_is_told_to_stop_and_goes_when_its_agent_has(ctx, app, as_anna, spec):
+    begun = as_anna.post(PATH, spec.model_dump()).json()
+    ctx.db.write(lambda s: s.execute(update(Job).where(Job.id == begun["id"]).values(state="starting")))
+    ctx.live.asked_for[begun["id"]] -= 121
+    preflights.clear(ctx)
+    assert jobs_left(ctx)[0] == 1
+    with ctx.db.read() as session:
+        assert session.get_one(Job, begun["id"]).stop_requested_at is not None
+    ended(ctx, app, begun["id"], {})
+    preflights.see_off(ctx)
+    assert jobs_left(ctx)[0] == 0
+
+
 def test_it_is_advised_for_several_nodes_and_for_long_jobs(ctx, as_anna, spec):
     def advised(**changes):
         asked = JobSpec(name="a", entry=["train.py"], source_id="x").model_copy(update=changes)

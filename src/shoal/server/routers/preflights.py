@@ -27,7 +27,7 @@ def advise(ctx: Ctx, access: Viewer, spec: JobSpec) -> PreflightAdvice:
 
 @router.get("/{preflight}")
 def inspect(ctx: Ctx, access: Viewer, preflight: str) -> PreflightView:
-    """How it goes, and its report once it is over."""
+    """How it goes, and its report once it is over. One that nobody asks about for two minutes is ended."""
     return preflights.get(ctx, access, preflight)
 
 

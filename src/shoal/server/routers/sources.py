@@ -5,11 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from shoal.core.artifacts import SourceCommit, SourceView
+from shoal.core.checks import CodeCheckView
+from shoal.core.jobs import JobSpec
 from shoal.core.notebooks import NotebookFetch, NotebookSource, Receipt
 from shoal.core.people import GitFetch
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import notebooks, sources
+from shoal.server.services import code_checks, notebooks, sources
 
 router = APIRouter(prefix="/workspaces/{workspace}/sources", tags=["sources"])
 
@@ -30,6 +32,12 @@ def fetch(ctx: Ctx, access: Worker, request: GitFetch) -> SourceView:
 def fetch_notebook(ctx: Ctx, access: Worker, request: NotebookFetch) -> NotebookSource:
     """Have the server fetch a notebook (Colab, GitHub, a gist, Jupyter, or any URL), make a script of it and keep that."""
     return notebooks.from_url(ctx, access, request)
+
+
+@router.post("/check")
+def check(ctx: Ctx, access: Viewer, spec: JobSpec) -> CodeCheckView:
+    """What would end a job, or make it train something else than meant, by reading its code. Nothing is run."""
+    return code_checks.of_job(ctx, access, spec)
 
 
 @router.get("/{source}/receipt")

@@ -10,6 +10,7 @@ import time
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from shoal.core.errors import InvalidSpec, NotFound, ShoalError
 from shoal.core.jobs import JobSpec, JobView
@@ -19,7 +20,7 @@ from shoal.core.states import JobState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import Access
-from shoal.server.services import find, jobs, preflight_reports
+from shoal.server.services import jobs, preflight_reports
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ _SPARE_S = 60
 _KEPT = timedelta(minutes=15)
 """For whoever asked for it to come back."""
 _UNWANTED = "its preflight is no longer wanted"
+_FORGOTTEN_S = 120.0
+"""Nobody has asked how it goes: whoever started it was killed, or has closed the page."""
 _LEAVES_S = 5.0
 _NOT_TRIED = ("grow", "expected_s", "batch", "budget", "keep_last", "keep_best", "launcher")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -70,7 +73,9 @@ def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
         "time_limit_s": round(ctx.settings.preflight_limit_s) + _SPARE_S,
     }
     usual = {name: JobSpec.model_fields[name].get_default() for name in _NOT_TRIED}
-    return _view(jobs.submit(ctx, access, spec.model_copy(update=usual | changes)))
+    view = jobs.submit(ctx, access, spec.model_copy(update=usual | changes))
+    ctx.live.asked_for[view.id] = time.monotonic()
+    return _view(view)
 
 
 def submit(ctx: Context, access: Access, spec: JobSpec, preflight: str | None) -> JobView:
@@ -87,6 +92,7 @@ def get(ctx: Context, access: Access, preflight: str) -> PreflightView:
     view = jobs.get(ctx, access, preflight)
     if not view.is_preflight:
         raise NotFound(f"Job '{view.name}' is no preflight.")
+    ctx.live.asked_for[view.id] = time.monotonic()
     return _view(view)
 
 
@@ -94,8 +100,7 @@ def drop(ctx: Context, access: Access, preflight: str) -> None:
     """All of it: at once if it is over, else as soon as it is."""
     view = get(ctx, access, preflight)
     if not view.status.is_terminal:
-        ctx.db.write(lambda s: jobs.request_stop(s, find.job(s, access, view.id), _UNWANTED, JobState.STOPPED))
-        ctx.live.job_changed(view.id, schedule=True)
+        _end(ctx, view.id)
     ctx.live.leaving.add(view.id)
     deadline = time.monotonic() + _LEAVES_S
     while not _has_left(ctx, view.id) and time.monotonic() < deadline:
@@ -111,7 +116,8 @@ def see_off(ctx: Context) -> None:
 
 
 def clear(ctx: Context) -> None:
-    """Those nobody has come back for, and those a server that was ended had still to remove."""
+    """Those nobody asks about or has come back for, and those a server that was ended had still to remove."""
+    _end_forgotten(ctx)
     old, over = utcnow() - _KEPT, Job.ended_at.is_not(None)
     with ctx.db.read() as session:
         found = session.scalars(select(Job).where(Job.name.startswith(_PREFIX), over)).all()
@@ -149,6 +155,26 @@ def _is_old(job: Job, moment: datetime) -> bool:
     return job.ended_at is not None and job.ended_at < moment
 
 
+def _end_forgotten(ctx: Context) -> None:
+    now = time.monotonic()
+    with ctx.db.read() as session:
+        found = session.scalars(select(Job).where(Job.name.startswith(_PREFIX), Job.ended_at.is_(None))).all()
+        open_ones = [job.id for job in found if preflight_reports.is_one(job)]
+    for job_id in open_ones:  # a server that has just begun counts from now
+        if now - ctx.live.asked_for.setdefault(job_id, now) > _FORGOTTEN_S:
+            _end(ctx, job_id)
+            ctx.live.leaving.add(job_id)
+
+
+def _end(ctx: Context, job_id: str) -> None:
+    def work(session: Session) -> None:
+        if (job := session.get(Job, job_id)) is not None:
+            jobs.request_stop(session, job, _UNWANTED, JobState.STOPPED)
+
+    ctx.db.write(work)
+    ctx.live.job_changed(job_id, schedule=True)
+
+
 def _has_left(ctx: Context, job_id: str) -> bool:
     """It is over, and its agent has said its last word, or never will."""
     lost = select(Node.attempt_id).join(Attempt, Attempt.id == Node.attempt_id)
@@ -170,4 +196,6 @@ def _remove(ctx: Context, job_ids: list[str]) -> bool:
         logger.warning("preflights could not be removed: %s", error)
         return False
     jobs.clean_up(ctx, job_ids, attempts)
+    for job_id in job_ids:
+        ctx.live.asked_for.pop(job_id, None)
     return True

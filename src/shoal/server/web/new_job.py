@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import select
 
+from shoal.core.checks import Finding, Severity
 from shoal.core.datasets import DatasetStatus, DatasetView
 from shoal.core.errors import NotFound, ShoalError
 from shoal.core.jobs import JobSpec
@@ -16,7 +17,18 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Job
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access
-from shoal.server.services import checkpoints, datasets, find, git, machines, notebooks, preflights, queue, secrets
+from shoal.server.services import (
+    checkpoints,
+    code_checks,
+    datasets,
+    find,
+    git,
+    machines,
+    notebooks,
+    preflights,
+    queue,
+    secrets,
+)
 from shoal.server.web.command import training_command, where_to_run
 from shoal.server.web.drafts import Draft, in_step, to_spec
 
@@ -52,7 +64,9 @@ class Preview(View):
     fit: Literal["now", "later", "never"] | None
     fit_text: str
     advice: str = ""
-    """Why its first steps should be tried before it starts, if they should."""
+    """Why its first steps are tried before it starts, if they are."""
+    findings: list[Finding] = []
+    """What the code check has to say, but for hints."""
 
 
 class DatasetChoice(View):
@@ -121,9 +135,24 @@ def preview(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:
     fits, text = fit(ctx, access, spec)
     source = origin(ctx, access, draft.source_id)
     command = training_command(spec, workspace=access.workspace, source=source)
-    advice = preflights.advise(ctx, spec).why
-    shown = Preview(command=command, problem=None, where=where_to_run(source), fit=fits, fit_text=text, advice=advice)
+    shown = Preview(
+        command=command,
+        problem=None,
+        where=where_to_run(source),
+        fit=fits,
+        fit_text=text,
+        advice=preflights.advise(ctx, spec).why,
+        findings=_findings(ctx, access, spec),
+    )
     return {"draft": draft, "preview": shown}
+
+
+def _findings(ctx: Context, access: Access, spec: JobSpec) -> list[Finding]:
+    try:
+        found = code_checks.of_job(ctx, access, spec).findings
+    except NotFound:  # no code yet
+        return []
+    return [f for f in found if f.severity is not Severity.HINT]
 
 
 def form_data(ctx: Context, access: Access, draft: Draft) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from shoal.core.notebooks import NotebookFetch
 from shoal.core.people import GitFetch
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Access, Worker
-from shoal.server.services import jobs, notebooks, sources
-from shoal.server.web import new_job
+from shoal.server.services import jobs, notebooks, preflights, sources
+from shoal.server.web import first_steps, new_job
 from shoal.server.web.drafts import Draft, from_form, from_job, to_spec
+from shoal.server.web.first_steps import Trying
 from shoal.server.web.forms import Fields, go, parse
 from shoal.server.web.nav import base_path, job_path
-from shoal.server.web.render import page, refused
+from shoal.server.web.render import is_htmx, page, refused
 
 router = APIRouter(prefix="/w/{workspace}/jobs/new")
 _PARTS = {"": None, "source": "_new_job_source.html", "free": "_new_job_free.html"}
@@ -44,11 +45,20 @@ def form(
 
 @router.post("")
 def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """Queue it, and go to its page. What was typed stays if it is refused."""
+    """Queue it, and go to its page. What was typed stays if it is refused.
+
+    A job that should have a preflight has that first: the page shows how it goes, and asks again.
+    """
     draft = from_form(fields)
     try:
-        made = jobs.submit(ctx, access, to_spec(draft))
+        spec = to_spec(draft)
+        trying, carried = first_steps.before(ctx, access, spec, fields) if is_htmx(request) else (None, None)
+        if trying is not None:
+            return _show(ctx, request, access, trying)
+        made = preflights.submit(ctx, access, spec, carried)
     except ShoalError as error:
+        if "asks" in fields:  # once is enough
+            return _show(ctx, request, access, Trying(error=error.message))
         return refused(request, ctx, access, "new_job.html", new_job.form_data(ctx, access, draft), error)
     return go(request, job_path(base_path(access), made.name, made.id))
 
@@ -86,6 +96,13 @@ def bring_notebook(ctx: Ctx, request: Request, access: Worker, fields: Fields) -
         made = notebooks.in_source(ctx, access, draft.source_id, draft.entry)
     draft = draft.model_copy(update={"source_id": made.source.id, "entry": made.entry})
     return _form(ctx, request, access, draft, "_new_job_source.html")
+
+
+def _show(ctx: Context, request: Request, access: Access, trying: Trying) -> Response:
+    name = "_new_job_trying.html"
+    answer = page(request, ctx, access, name, {"trying": trying}, part=name, status=202)
+    answer.headers.update({"HX-Retarget": "#preflight", "HX-Reswap": "innerHTML"})
+    return answer
 
 
 def _form(ctx: Context, request: Request, access: Access, draft: Draft, part: str) -> Response:

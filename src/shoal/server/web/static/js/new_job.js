@@ -113,8 +113,8 @@ document.getElementById("to-sweep")?.addEventListener("click", ({ currentTarget:
   location.assign(dataset.path);
 });
 document.getElementById("afresh").addEventListener("click", () => { sent = true; forget(); location.reload(); });
-document.addEventListener("htmx:beforeOnLoad", ({ detail: { elt, xhr } }) => {
-  if (elt === form() && xhr.status < 300) { sent = true; clearTimeout(timer); forget(); }
+document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
+  if (xhr.status === 204 && xhr.getResponseHeader("HX-Redirect")) { sent = true; clearTimeout(timer); forget(); }
 });
 
 window.addEventListener("pageshow", (event) => { if (event.persisted) sent = false; }); // back from the job's page
