@@ -36,7 +36,7 @@ def main() -> None:
     run = shoal.init(
         parallel=told["parallel"], seed=1, dir=told["dir"], checkpoint_every_s=None, extra={"swarm": told.get("swarm")}
     )
-    model = LetterModel(told["task"], width=told.get("width", 32))
+    model = LetterModel(told["task"], width=32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     loader = DataLoader(Sums(told["task"]), batch_size=told["batch"], shuffle=True, drop_last=True)
@@ -65,8 +65,7 @@ def main() -> None:
         if (swarm.samples if swarm else run.global_step * told["batch"]) >= goal(Path(told["goal"])):
             break
     samples = swarm.samples if swarm else run.global_step * told["batch"]
-    state = getattr(swarm, "_state", None)  # large batches have none of their own
-    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=state.hash if state else None)
+    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=swarm._state.hash if swarm else None)
     run.finish()
 
 

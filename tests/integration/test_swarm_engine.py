@@ -21,7 +21,6 @@ from typing import Any
 
 import psutil
 import pytest
-from marks import takes_minutes
 
 from shoal.testing import hosts, line
 
@@ -91,11 +90,6 @@ class Peer:
         assert self.process.wait(30) == 0, Path(self._log.name).read_text()[-3000:]
         return found
 
-    def last_words(self) -> str:
-        """Of a script that failed."""
-        assert self.process.wait(120) != 0
-        return Path(self._log.name).read_text().rstrip().rpartition("\n")[2]
-
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -138,11 +132,6 @@ class Field:
             ours = "/127.0.0.1/" if self._lan is None else f"/{self._lan[name].address}/"
             self._first = [a for a in peer.expect(lambda facts: "address" in facts)["address"] if ours in a]
         return peer
-
-    def host(self, name: str) -> hosts.Host:
-        if self._lan is None:
-            pytest.skip(f"needs hosts: {hosts.missing()}")
-        return self._lan[name]
 
     def expect_gone(self, name: str, tree: list[psutil.Process]) -> None:
         """All that a peer has started ends soon after it."""
@@ -199,53 +188,6 @@ def test_killed_late_and_slow_peers_reach_the_loss_of_one_process(field: Field, 
     alone = single.result()
     print(f"{task}: {found[0]['samples']} samples, loss {found[0]['loss']:.4f}, of one process {alone['loss']:.4f}")
     assert found[0]["loss"] <= 1.02 * alone["loss"]
-
-
-@takes_minutes
-@pytest.mark.timeout(600)
-def test_a_peer_that_was_cut_off_and_went_on_alone_takes_over_what_the_others_hold(field: Field) -> None:
-    first, second, lost = (
-        field.peer(name, task="gpt", company=PEERS, pace_s=PACE_S, swarm={"expiry_s": 10.0})
-        for name in ("first", "second", "lost")
-    )
-    lost.expect(lambda facts: facts.get("round", 0) >= 2)
-    host = field.host("lost")
-    host.cut()
-    apart = lost.expect(lambda facts: facts.get("members") == 0)
-    made = len(first.rounds())
-    first.expect(lambda _: len(first.rounds()) >= made + 3)
-    host.mend()
-    mended = time.monotonic()
-    back = lost.expect(lambda facts: facts.get("members") == PEERS and facts["at"] > mended)
-    assert back["round"] > apart["round"]
-    field.goal(back["samples"] + 4 * SWARM["local_steps"] * BATCH * PEERS)
-    found = [peer.result() for peer in (first, second, lost)]
-    assert len({facts["hash"] for facts in found}) == 1, "all hold the same model"
-
-
-@takes_minutes
-def test_peers_with_large_batches_make_the_same_steps_and_a_late_one_too(field: Field) -> None:
-    way = {"mode": "large-batch", "compression": "fp16", "matchmaking_s": 2.0}
-    first, second = (field.peer(name, task="gpt", company=2, pace_s=PACE_S, swarm=way) for name in ("first", "second"))
-    second.expect(lambda facts: facts.get("round", 0) >= 3)
-    late = field.peer("late", task="gpt", pace_s=PACE_S, swarm=way)
-    assert late.expect(lambda facts: "joined" in facts)["joined"] >= 3
-    met = late.expect(lambda facts: "members" in facts)
-    field.goal(met["samples"] + 20 * BATCH * PEERS)
-    found = [peer.result() for peer in (first, second, late)]
-    assert len({facts["samples"] for facts in found}) == 1
-    losses = [facts["loss"] for facts in found]
-    print(f"large batches: losses {losses} after {found[0]['round']} steps")
-    assert max(losses) < 1.01 * min(losses) and max(losses) < 2.8, "they began at 3.4"
-
-
-def test_a_peer_with_another_model_is_told_so_in_one_line_and_the_others_go_on(field: Field) -> None:
-    first = field.peer("first", task="gpt", pace_s=PACE_S)
-    first.expect(lambda facts: facts.get("round", 0) >= 1)
-    other = field.peer("other", task="gpt", width=48)
-    assert "token.weight has shape [30, 32] there and [30, 48] here" in other.last_words()
-    made = len(first.rounds())
-    first.expect(lambda _: len(first.rounds()) >= made + 2)
 
 
 def test_an_interrupted_peer_leaves_and_nothing_of_it_stays(field: Field) -> None:

@@ -51,7 +51,6 @@ class LargeBatch:
                     guarded(_gradients.GradientAverager),
                     aggregation=settings.aggregation,
                     clip=settings.clip,
-                    reader=book.reader,
                     **patience,
                 ),
                 averager_opts=patience,
