@@ -44,7 +44,7 @@ def test_code_is_dropped_arguments_are_filled_in_and_the_job_runs_as_the_command
     line.press_sequentially(" --text 'two words'")
     expect(page.get_by_label("Name of an argument").nth(1)).to_have_value("--text")
     expect(page.get_by_label("Value of the argument").nth(1)).to_have_value("two words")
-    command = page.locator("#preview code")
+    command = page.locator("#preview .command code")
     expect(command).to_have_text("shoal training run net --zip net.zip -- train.py --lr 3e-4 --text 'two words'")
     page.get_by_label("Slots per node").fill("999")
     expect(page.locator("#preview .note")).to_contain_text("can never run here")

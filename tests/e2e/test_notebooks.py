@@ -80,6 +80,6 @@ def test_a_notebook_among_code_or_at_an_address_becomes_a_script(server, watched
         fetch.click()
         expect(script).to_have_value("far.py")
         web.shutdown()
-    expect(page.locator("#preview code")).to_contain_text("/far.ipynb --as-is")
+    expect(page.locator("#preview .command code")).to_contain_text("/far.ipynb --as-is")
     assert "mine" not in page.evaluate("JSON.stringify(sessionStorage)")
     assert watched.problems == []

@@ -82,8 +82,8 @@ def in_a_zip(**files):
 def start(page, name, lr, steps):
     page.get_by_label("Name of the job").fill(name)
     page.get_by_label("All of them in one line").fill(f"--lr {lr} --steps {steps}")
-    expect(page.locator("#preview code")).to_contain_text(f"run {name} ")
-    expect(page.locator("#preview code")).to_contain_text(f"--lr {lr} --steps {steps}")
+    expect(page.locator("#preview .command code")).to_contain_text(f"run {name} ")
+    expect(page.locator("#preview .command code")).to_contain_text(f"--lr {lr} --steps {steps}")
     page.get_by_role("button", name="Start the job").click()
     expect(page).to_have_url(re.compile(f"/w/team/jobs/{name}$"))
 

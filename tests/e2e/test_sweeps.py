@@ -62,7 +62,7 @@ def test_a_sweep_is_made_from_a_job_watched_and_run_again(server, watched, folde
     page.get_by_text("Limits and more").click()
     page.get_by_label("Restarts after failures").fill("0")
     command = "shoal sweep run first-sweep --param lr=0.1,0.3,0.5,0.95 --parallel 2 --max-restarts 0 -- train.py"
-    expect(page.locator("#preview code")).to_have_text(command)
+    expect(page.locator("#preview .command code")).to_have_text(command)
     page.get_by_role("button", name="Start the sweep").click()
     expect(page).to_have_url(re.compile("/w/default/sweeps/first-sweep$"))
 
