@@ -11,6 +11,7 @@ namespaces of this machine (root, iproute2, openssh-server), so all share its co
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def main() -> None:
     asked = parser.parse_args()
     if reason := missing():
         raise SystemExit(f"cannot run here: {reason}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ray's head would stay
     with tempfile.TemporaryDirectory(prefix="sb-") as root:
         folder = Path(root) / "code"
         folder.mkdir()
