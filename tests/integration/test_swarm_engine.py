@@ -1,7 +1,7 @@
 """Real peers on real hivemind, each a host of its own on a long, lossy and narrow line where that can be made: killed, late and
 slow ones, and one nobody can connect to, train one model.
 
-SHOAL_SWARM_ROUNDS says how often; ./scripts/soak asks for many.
+A GPT once; SHOAL_SWARM_ROUNDS says how often a GPT and an MLM: ./scripts/soak asks for many.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ pytest.importorskip("hivemind")
 pytestmark = pytest.mark.integration
 
 WORKER = Path(__file__).with_name("swarm_worker.py")
-ROUNDS = int(os.environ.get("SHOAL_SWARM_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("SHOAL_SWARM_ROUNDS", "0"))
+TASKS = ["gpt", "mlm"] if ROUNDS else ["gpt"]
 BATCH, PEERS = 16, 3
 SAMPLES = 550 * BATCH * PEERS
 """At least; the loss has levelled off then."""
@@ -158,8 +159,8 @@ def field(tmp_path: Path) -> Iterator[Field]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("task", ["gpt", "mlm"])
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("number", range(max(ROUNDS, 1)))
 def test_killed_late_and_slow_peers_reach_the_loss_of_one_process(field: Field, task: str, number: int) -> None:
     dice = random.Random(f"{task} {number}")
     first, slow, doomed = (
