@@ -14,7 +14,7 @@ from shoal.cli._session import connect
 from shoal.cli._source import send_source
 from shoal.cli.console import show_link
 from shoal.client.waiting import poll
-from shoal.core.errors import Forbidden, JobFailed, TimedOut, UsageError
+from shoal.core.errors import Forbidden, JobFailed, TimedOut, Unreachable, UsageError
 from shoal.core.states import JobState
 
 if TYPE_CHECKING:
@@ -157,11 +157,18 @@ def refuse_command(command: tuple[str, ...]) -> None:
 
 
 def _wait_ended(client: Client, job_id: str) -> int:
-    """Until the job ends, or Ctrl-C."""
+    """Until the job ends, or Ctrl-C. It goes on while the server is away, and so do we."""
     out.say("Ctrl-C ends JupyterLab and the job.")
+    job, is_away = None, False
     try:
-        while not (job := client.jobs.get(job_id)).status.is_terminal:
+        while job is None or not job.status.is_terminal:
             time.sleep(_LOOK_S)
+            try:
+                job, is_away = client.jobs.get(job_id), False
+            except Unreachable as error:
+                if not is_away:
+                    out.warn(f"{error.message} The job goes on; waiting for the server.")
+                is_away = True
     except KeyboardInterrupt:
         return 0
     if job.status == JobState.FAILED:

@@ -44,5 +44,7 @@ class AttachOrder(View):
 
     gateway_port: int
     gateway_key: str
+    public_key: str
+    """Of the SSH server: the same one means that the way is open already."""
     server: str
     """For the SSH server: its own key, and who may come."""

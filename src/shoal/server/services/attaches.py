@@ -86,7 +86,10 @@ def fetch(ctx: Context, who: AgentIdentity, request: AttachFetch) -> AttachOrder
         raise NotFound("Nobody attaches to this node.")
     server = {"host_key": door.private_key, "keys": [public_line(ctx.ssh_keys.client)]}
     return AttachOrder(
-        gateway_port=ctx.gateway.port or 0, gateway_key=public_line(ctx.ssh_keys.host), server=json.dumps(server)
+        gateway_port=ctx.gateway.port or 0,
+        gateway_key=public_line(ctx.ssh_keys.host),
+        public_key=door.public_key,
+        server=json.dumps(server),
     )
 
 
