@@ -10,7 +10,11 @@ settings.register_profile("shoal", deadline=None)
 settings.load_profile("shoal")
 
 # A shell without job control has its background processes ignore these, and so would all processes the tests start.
-for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+for _signal, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),  # nohup
+):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _handler)
 

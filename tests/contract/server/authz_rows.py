@@ -180,6 +180,7 @@ ROUTES = {
     "GET /admin/quotas": admin(),
     "PATCH /admin/quotas/{target}": Row("admin", scope=Scope.ADMIN, body={"slots": 4}, use={"target": "workspace"}),
     f"POST {W}/jobs/{{job}}/attach": member(*WORK, {"public_key": SSH_KEY}, foreign="job"),
+    f"POST {W}/jobs/{{job}}/jupyter": member(*WORK, {}, foreign="job"),
     f"GET {W}/snapshots": member(*VIEW),
     f"POST {W}/snapshots": member(*WORK, params={"lease": "thing"}),
     f"GET {W}/snapshots/{{snapshot}}": member(*VIEW, foreign="snapshot"),
@@ -274,6 +275,7 @@ ANSWERS = {
     f"GET {W}/sources/{{source}}/receipt": 404,  # it was not made of a notebook
     f"POST {W}/snapshots": 409,  # the lease does not run
     f"POST {W}/jobs/{{job}}/attach": 409,  # it does not run
+    f"POST {W}/jobs/{{job}}/jupyter": 409,
     "POST /agent/attach": 404,  # nobody does
     f"POST {W}/leases/{{lease}}/restart": 409,  # it is not offline
     f"POST {W}/jobs/{{job}}/resume": 409,  # it succeeded

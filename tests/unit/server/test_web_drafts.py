@@ -66,8 +66,10 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
 def test_the_command_is_one_the_command_line_understands(ctx, anna, monkeypatch):
     """Its own parser takes it, and makes the same specification of it."""
     from shoal.cli import _training_run
+    from shoal.cli._session import session
     from shoal.cli.main import app
 
+    monkeypatch.setattr(session, "after_dashes", None)
     caught = []
 
     def caught_spec(name, entry, wanted, choice):
