@@ -45,8 +45,8 @@ def test_one_that_passes_starts_by_itself_and_the_draft_is_gone(server, watched)
 def test_one_that_would_fail_is_not_started_until_one_says_so(server, watched):
     page = watched.page
     base = enter(server, page)
-    bring(page, base, "faulty", "import torch_geometrically\nopen('/home/ada/words.txt')\n")
-    expect(page.locator("#code-check")).to_contain_text("/home/ada/words.txt")
+    bring(page, base, "faulty", "import torch_geometrically\nopen('/home/alice/words.txt')\n")
+    expect(page.locator("#code-check")).to_contain_text("/home/alice/words.txt")
     page.get_by_role("button", name="Start the job").click()
     expect(page.locator("#preflight")).to_contain_text("It was not started.", timeout=WAIT_MS)
     expect(page.locator("#preflight")).to_contain_text("torch_geometrically")
