@@ -19,6 +19,8 @@ if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
   "$VENV/bin/pip" install -q --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
   "$VENV/bin/pip" install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" 2> >(grep -v '^WARNING: Location' >&2)
+  # JupyterLab brings it; jsonschema would then compile a grammar whenever it is imported, for seconds, in each process of Ray's.
+  "$VENV/bin/pip" uninstall -q -y --disable-pip-version-check rfc3987-syntax 2>/dev/null || true
   echo "$wanted" > "$VENV/.shoal-installed"
 fi
 PATH="$PWD/$VENV/bin:$PATH"
