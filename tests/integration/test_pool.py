@@ -40,6 +40,7 @@ result = Trainer(model=model, args=training, train_dataset=load_from_disk("/inpu
 print(f"LOSS {result.training_loss:.6f} of {training.world_size} workers", flush=True)
 """
 SLEEPER = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
