@@ -206,8 +206,11 @@ def manifest_of(chunks: dict[str, bytes]) -> Manifest:
     return Manifest(files=files)
 
 
-def commit_somehow(store: BlobStore, chunks: dict[str, bytes], tries: int = 100) -> str:
-    """What a client does: send what is missing, commit, and again if a collection came in between."""
+def commit_somehow(store: BlobStore, chunks: dict[str, bytes], tries: int = 5000) -> str:
+    """What a client does: send what is missing, commit, and again if a collection came in between.
+
+    The limit only ends a store that never lets one commit: two collectors without grace may well win dozens of times.
+    """
     for _ in range(tries):
         store.put_many((h, chunks[h]) for h in store.missing(chunks))
         try:
