@@ -113,6 +113,36 @@ def test_a_lease_is_reached_through_the_one_port_of_the_server_and_goes_on_on_an
         assert (again.tree_hash, again.machine) == (left.tree_hash, there)
 
 
+def test_a_lease_is_reached_at_its_machine_itself_by_keys_alone_and_is_reminded_and_ended_there(server, net, tmp_path):
+    key, wrong = tmp_path / "key", tmp_path / "wrong"
+    for path in (key, wrong):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    with server.client() as client:
+        asked = rented(client, key, name="near", prefer=[net.hosts[1].address], time_s=615)
+        eventually(lambda: client.leases.get("near").direct_port)
+        lease = client.leases.get("near")
+        assert lease.direct_host == net.hosts[1].address and asked.port == lease.port != lease.direct_port
+        there = {"host": lease.direct_host, "port": lease.direct_port, "host_key": lease.own_host_key}
+        direct = lease.model_copy(update=there)
+        assert by_ssh(direct, key, "echo straight") == b"straight\n"
+        assert (
+            by_ssh(direct, wrong, "echo straight")
+            == by_ssh(direct.model_copy(update={"login": "x"}), wrong, "id")
+            == b""
+        )
+        assert by_ssh(direct.model_copy(update={"host_key": lease.host_key}), key, "id") == b"", "not the gateway"
+        assert server.cli("machine", "ssh", "near", "--", "echo", "by", "certificate").stdout == "by certificate\n"
+        terminal = subprocess.Popen(
+            ssh_line(direct, key, "-tt", "sleep 100"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        told = terminal.stdout.readline() + terminal.stdout.readline()
+        assert b"[shoal]" in told and b"ends in" in told, "with less than ten minutes left"
+        client.leases.release("near")
+        assert terminal.wait(10) == 255
+        assert by_ssh(direct, key, "id") == b""
+        eventually(lambda: client.jobs.get(lease.job).status == "stopped", timeout_s=60)
+
+
 def rented(client, key, **asked):
     public = key.with_suffix(".pub").read_text()
     lease = client.leases.wait(client.leases.rent(LeaseAsk(ssh_keys=[public], **asked)).id, timeout_s=60)
@@ -120,12 +150,16 @@ def rented(client, key, **asked):
     return lease
 
 
-def by_ssh(lease, key, command):
+def ssh_line(lease, key, *words):
     known = key.with_name("known")
     known.write_text(f"[{lease.host}]:{lease.port} {lease.host_key}\n")
     options = ["-F", "none", "-i", str(key), "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
-    argv = ["ssh", *options, "-p", str(lease.port), f"{lease.login}@{lease.host}", command]
-    return subprocess.run(argv, capture_output=True, timeout=60, check=False).stdout
+    *more, command = words
+    return ["ssh", *options, *more, "-p", str(lease.port), f"{lease.login}@{lease.host}", command]
+
+
+def by_ssh(lease, key, command):
+    return subprocess.run(ssh_line(lease, key, command), capture_output=True, timeout=60, check=False).stdout
 
 
 def given_back(client, lease):

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from shoal.agent.door import Door
 from shoal.agent.link import backoff, present_url
 from shoal.agent.volume import dial
-from shoal.agent.wire import GATEWAY_USER, LEASE_HOST, LEASE_PORT, LEASE_SOCKET, Launch
+from shoal.agent.wire import DIRECT_HOST, GATEWAY_USER, LEASE_HOST, LEASE_PORT, LEASE_SOCKET, Launch
 
 if TYPE_CHECKING:
     from shoal.agent.reporting import Orders
@@ -68,6 +69,7 @@ class Tunnel(threading.Thread):
         self._closing = threading.Event()
         self._connection: Any = None
         self._loop: Any = None
+        self._door: Door | None = None
 
     def close(self) -> None:
         self._closing.set()
@@ -100,12 +102,27 @@ class Tunnel(threading.Thread):
                     await connection.forward_remote_port_to_path(LEASE_HOST, LEASE_PORT, path)
                     logger.info("people reach this lease by the gateway")
                     waits, said = backoff(_LEAST_S, _MOST_S), ""
+                    if self._order.get("direct"):
+                        await self._offer(connection, path)
                     await connection.wait_closed()
             except (OSError, asyncssh.Error) as error:
                 if str(error) != said:
                     logger.warning("the gateway: %s", error)
                 said = str(error)
             await asyncio.sleep(next(waits))
+
+    async def _offer(self, connection: Any, path: str) -> None:
+        """A port at the address by which we reach the gateway; that finds out whether it can be reached."""
+        address, gateway = (str(connection.get_extra_info(side)[0]) for side in ("sockname", "peername"))
+        if address == gateway:
+            return  # on the same machine there is nothing to save
+        self._door = self._door or Door(path)
+        try:
+            port = await self._door.open(address)
+        except OSError as error:
+            logger.warning("no port at %s: %s", address, error)
+            return
+        await connection.forward_remote_port_to_path(DIRECT_HOST, port, path)
 
     def _connect(self) -> Any:
         import asyncssh

@@ -18,11 +18,11 @@ import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncssh
 
-from shoal.agent.wire import LEASE_SOCKET
+from shoal.agent.wire import GATEWAY_MARK, LEASE_SOCKET, TELL
 
 SERVER_ENV = "SHOAL_LEASE_SERVER"
 """{host_key, keys}: who we are, and who may come."""
@@ -30,6 +30,9 @@ HOME_ENV = "SHOAL_LEASE_HOME"
 _LAST_OUTPUT_S = 0.5
 """After a shell has ended, for what it wrote last; what it left in the background may hold its terminal for ever."""
 _NOT_FOUND = 127
+_LOGIN_S = 30
+_terminals: set[asyncssh.SSHServerProcess[bytes]] = set()
+"""Those the gateway does not see: of people who came straight here, or by `ssh -J`."""
 
 
 async def serve(order: dict[str, Any], folder: Path) -> None:
@@ -51,6 +54,7 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
         line_editor=False,
         agent_forwarding=False,
         gss_host=None,
+        login_timeout=_LOGIN_S,
         config=None,
     )
     aside.rename(path)  # whoever sees it can connect
@@ -72,7 +76,7 @@ class _Server(asyncssh.SSHServer):
 
 async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
     if process.subsystem is not None:
-        process.exit(_NOT_FOUND)
+        await _serve_subsystem(process)
         return
     shell = _shell()
     # A dash before its name is what makes it a login shell.
@@ -89,6 +93,21 @@ async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
     else:
         process.exit(code)
     await process.wait_closed()
+
+
+async def _serve_subsystem(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    if process.subsystem != TELL or not _is_gateway(process):
+        process.exit(_NOT_FOUND)
+        return
+    text = await process.stdin.read()
+    for terminal in _terminals:
+        terminal.stdout.write(b"\r\n[shoal] " + text + b"\r\n")
+    process.exit(0)
+
+
+def _is_gateway(process: asyncssh.SSHServerProcess[bytes]) -> bool:
+    connection = cast(asyncssh.SSHServerConnection, process.channel.get_connection())
+    return bool(connection.get_key_option(GATEWAY_MARK))
 
 
 async def _on_pipes(process: asyncssh.SSHServerProcess[bytes], shell: str, argv: list[str]) -> int:
@@ -126,11 +145,14 @@ async def _on_terminal(process: asyncssh.SSHServerProcess[bytes], shell: str, ar
     finally:
         os.close(theirs)
     await process.redirect(stdin=os.dup(ours), stdout=ours)
+    if not _is_gateway(process):
+        _terminals.add(process)
     ends = [asyncio.ensure_future(child.wait()), asyncio.ensure_future(process.channel.wait_closed())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if not ends[0].done():
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGHUP)
+    _terminals.discard(process)
     ends[1].cancel()
     code = await ends[0]
     with suppress(TimeoutError):

@@ -20,8 +20,14 @@ GATEWAY_USER = "agent"
 """As whom an agent comes to the SSH gateway, with its token; no lease is called so."""
 LEASE_HOST, LEASE_PORT = "lease", 22
 """What the gateway asks an agent for to be brought to its lease."""
+DIRECT_HOST = "direct"
+"""With a port: where on its own machine an agent lets people in, if they can come there."""
 LEASE_SOCKET = "ssh.sock"
 """Where a lease's SSH server listens, in the folder it shares with its agent."""
+GATEWAY_MARK = "gateway"
+"""What the line of the gateway's key begins with, among those that open a lease."""
+TELL = "shoal-tell"
+"""The subsystem by which the gateway has a text shown in terminals it does not see."""
 
 
 class _Wire:

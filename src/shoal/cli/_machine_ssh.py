@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from cyclopts import Parameter
 
 from shoal.cli._output import out
 from shoal.cli._session import connect
+from shoal.core.durations import duration
 from shoal.core.errors import NotAllowedNow, NotFound, ShoalError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _LOST = 255
 _PATIENCE_S = 600.0
 _PAUSE_S = 1.0
 _READY_S = 120.0
+_REACH_S = 1.0
 
 
 def ssh(
@@ -63,6 +66,8 @@ def ssh(
     is_shell = not command and sys.stdin.isatty()
     while True:
         with connect() as client, opened(client, lease) as (view, options):
+            if is_shell and view.port == view.direct_port:
+                out.say(f"[shoal] lease '{view.name}' ends in {duration(view.left_s or 0)}")  # else the gateway says it
             code = subprocess.run(
                 ["ssh", *options, *ports, f"{view.login}@{view.host}", *command], check=False
             ).returncode
@@ -105,7 +110,21 @@ def opened(client: Client, lease: str) -> Iterator[tuple[LeaseView, list[str]]]:
     with new_key() as (key, public):
         signed = client.leases.certificate(view.id, public)
         Path(f"{key}-cert.pub").write_text(signed.certificate + "\n")
+        view = nearest(view)
         yield view, options(view, key)
+
+
+def nearest(view: LeaseView) -> LeaseView:
+    """As reached at its machine itself, if that is open from here; else by the gateway."""
+    if view.direct_host is None or view.direct_port is None:
+        return view
+    try:
+        with socket.create_connection((view.direct_host, view.direct_port), _REACH_S) as connection:
+            is_open = connection.recv(4) == b"SSH-"
+    except OSError:
+        return view
+    there = {"host": view.direct_host, "port": view.direct_port, "host_key": view.own_host_key}
+    return view.model_copy(update=there) if is_open else view
 
 
 def demand_ssh() -> None:

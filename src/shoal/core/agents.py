@@ -96,6 +96,8 @@ class LeaseOrder(View):
     """The weakest sandbox it may have (shoal.agent.confine)."""
     disk_mb: int = 10_240
     egress: str = "open"
+    direct: bool = False
+    """Whether people may come to the machine itself, where they can."""
 
 
 class JoinReply(View):

@@ -101,7 +101,10 @@ class LeaseView(View):
     host_key: str
     """The gateway's public key, the same for all leases and for ever."""
     own_host_key: str
-    """The lease's own, seen by `ssh -J`; new for every lease."""
+    """The lease's own, seen by `ssh -J` and on its machine's own port; new for every lease."""
+    direct_host: str | None = None
+    direct_port: int | None = None
+    """Where it is reached without the gateway, from wherever its machine can be; None if the server itself cannot."""
     job: str
     """Name of the job that holds its slots; its logs are the lease's."""
     accels: int

@@ -160,6 +160,8 @@ class ServerSettings:
     """Address the SSH gateway to leases listens on; empty: the same as the server."""
     ssh_port: int = 0
     """Port of the SSH gateway; 0 picks a free one and keeps to it."""
+    ssh_direct: bool = True
+    """Whether a lease also has a port on its own machine, at the address by which that reaches the server; keys and certificates only."""
     ssh_passwords: bool = False
     """Whether a lease may also be opened by a password, made by the server; else by keys and certificates only."""
     smtp_url: str = ""

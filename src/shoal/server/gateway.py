@@ -42,12 +42,15 @@ class Gateway:
         self.tries = Tries()
         self.tunnels: dict[str, asyncssh.SSHServerConnection] = {}
         """Lease → the connection of the agent that holds it."""
+        self.doors: dict[str, tuple[str, int]] = {}
+        """Lease → where on its own machine it is reached, if we could reach it there."""
         self.visits: defaultdict[str, set[Visit]] = defaultdict(set)
         self.knocking: set[Visit] = set()
         self._acceptors: dict[str, asyncssh.SSHAcceptor] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ctx: Context | None = None
+        self._telling: set[asyncio.Future[None]] = set()
         self._lock = threading.Lock()
 
     @staticmethod
@@ -130,6 +133,7 @@ class Gateway:
     def _drop(self, lease_id: str) -> None:
         for visit in list(self.visits.get(lease_id, ())):
             visit.leave("This lease has ended.")
+        self.doors.pop(lease_id, None)
         tunnel = self.tunnels.pop(lease_id, None)
         if tunnel is not None:
             tunnel.abort()
@@ -137,6 +141,12 @@ class Gateway:
     def _tell(self, lease_id: str, text: str) -> None:
         for visit in list(self.visits.get(lease_id, ())):
             visit.tell(text)
+        if (tunnel := self.tunnels.get(lease_id)) is not None and self._ctx is not None:
+            from shoal.server.gateway_visits import tell_inside
+
+            telling = asyncio.ensure_future(tell_inside(self._ctx, tunnel, lease_id, text))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """In our own thread, where the connections are. From any other."""

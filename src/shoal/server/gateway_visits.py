@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncssh
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shoal.agent.wire import GATEWAY_USER, LEASE_HOST, LEASE_PORT
-from shoal.core.errors import TooManyTries, Unreachable
+from shoal.agent.wire import DIRECT_HOST, GATEWAY_USER, LEASE_HOST, LEASE_PORT, TELL
+from shoal.core.errors import ShoalError, TooManyTries, Unreachable
 from shoal.server.gateway_relay import Session
 from shoal.server.services import lease_rows
 from shoal.server.services.lease_keys import private_text, public_line
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from shoal.server.context import Context
     from shoal.server.gateway import Gateway
 
+logger = logging.getLogger(__name__)
+
 _KEEPALIVE_S, _KEEPALIVES = 15, 3
 _LOGIN_S = 30
 _MOST_KEYS = 20
@@ -27,6 +30,8 @@ _MOST_KEYS = 20
 _MOST_KNOCKING = 100
 """Connections at once of those who have not shown yet who they are."""
 _LEAVE_S = 0.3
+_REACH_S = 3.0
+_TELL_S = 10.0
 
 
 async def listen(ctx: Context, gateway: Gateway, listener: socket.socket) -> asyncssh.SSHAcceptor:
@@ -64,6 +69,17 @@ async def inside(
     )
 
 
+async def tell_inside(ctx: Context, tunnel: asyncssh.SSHServerConnection, lease_id: str, text: str) -> None:
+    """To whoever is there without us: straight at its machine, or by `ssh -J`."""
+    try:
+        async with asyncio.timeout(_TELL_S):
+            login, host_key = await asyncio.to_thread(lease_rows.identity, ctx, lease_id)
+            async with await inside(tunnel, ctx, login=login, host_key=host_key) as inner:
+                await inner.run(subsystem=TELL, input=text, encoding="utf-8")
+    except (OSError, asyncssh.Error, ShoalError) as error:
+        logger.warning("lease %s could not be told '%s': %s", lease_id, text, error)
+
+
 class Visit(asyncssh.SSHServer):
     """One connection. Whoever it is counts as failed until they have shown that they may come in."""
 
@@ -90,6 +106,7 @@ class Visit(asyncssh.SSHServer):
             self._gateway.visits[self.opening.lease_id].discard(self)
         if self._agent_of is not None and self._gateway.tunnels.get(self._agent_of) is self._conn:
             del self._gateway.tunnels[self._agent_of]
+            self._gateway.doors.pop(self._agent_of, None)
         if self._inner is not None:
             self._inner.close()
 
@@ -149,6 +166,8 @@ class Visit(asyncssh.SSHServer):
     def server_requested(self, listen_host: str, listen_port: int) -> Any:
         if self.opening is not None:
             return self._listen_inside(listen_host, listen_port)
+        if self._agent_of is not None and listen_host == DIRECT_HOST:
+            return self._look_for_door(self._agent_of, listen_port)
         if self._agent_of is None or (listen_host, listen_port) != (LEASE_HOST, LEASE_PORT):
             return False
         self._gateway.tunnels[self._agent_of] = self._conn
@@ -163,6 +182,19 @@ class Visit(asyncssh.SSHServer):
                     self._tunnel(), self._ctx, login=self.opening.login, host_key=self.opening.host_public_key
                 )
             return self._inner
+
+    async def _look_for_door(self, lease_id: str, port: int) -> asyncssh.SSHListener:
+        """Whether the agent's machine is where it seems to be from here, and whoever opens there is the lease."""
+        try:
+            async with asyncio.timeout(_REACH_S):
+                _, expected = await asyncio.to_thread(lease_rows.identity, self._ctx, lease_id)
+                found = await asyncssh.get_server_host_key(self._address, port, config=None)
+        except (OSError, asyncssh.Error, ShoalError):
+            found = None
+        is_it = found is not None and _line(found) == expected
+        if is_it and self._gateway.tunnels.get(lease_id) is self._conn:
+            self._gateway.doors[lease_id] = (self._address, port)
+        return asyncssh.SSHListener()
 
     def tell(self, text: str) -> None:
         for terminal in self.terminals:

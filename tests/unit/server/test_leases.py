@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_public_identity
 from sqlalchemy import select, update
 
+from shoal.core.admin import AccountChange
 from shoal.core.errors import InvalidSpec
 from shoal.core.leases import MAX_TIME, public_key
 from shoal.core.people import Role
@@ -15,9 +16,10 @@ from shoal.core.schema import utcnow
 from shoal.server.models.jobs import Job
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import User
+from shoal.server.policy import Principal
 from shoal.server.scheduler.decide import Placement
 from shoal.server.scheduler.memory import QueueMemory
-from shoal.server.services import attempts, lease_rows
+from shoal.server.services import admin, attempts, lease_rows
 from shoal.server.services.lease_clock import REMINDERS_S, LeaseClock, due_reminder
 from shoal.server.services.lease_keys import Keyring, new_key, public_line
 from shoal.testing.server import add_member
@@ -164,6 +166,20 @@ def test_a_lease_that_is_over_or_whose_person_may_not_sign_in_opens_to_nobody(ct
         assert (lease_rows.opening(ctx, made["login"]) is not None) == is_open
     begin(ctx, left_s=-1)
     assert lease_rows.opening(ctx, made["login"]) is None
+
+
+def test_leases_end_when_their_persons_account_is_disabled_and_only_theirs(ctx, as_anna, as_berta, anna):
+    made, other = rent(as_anna), rent(as_berta, name="other")
+    begin(ctx)
+    admin.change_account(
+        ctx,
+        Principal("admin", "admin@example.org", True, frozenset(), "none"),
+        anna.email,
+        AccountChange(disabled=True),
+    )
+    with ctx.db.read() as session:
+        reasons = dict(session.execute(select(Lease.id, Lease.end_reason)).all())
+    assert reasons == {made["id"]: "the account of anna@example.org was disabled", other["id"]: None}
 
 
 def test_a_lease_that_never_ran_is_restarted_where_its_person_wanted_it(as_anna):

@@ -15,8 +15,10 @@ from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
 from shoal.server.context import Context
 from shoal.server.models.jobs import Job
+from shoal.server.models.leases import Lease
 from shoal.server.models.people import Member, SessionRow, User
 from shoal.server.policy import Principal
+from shoal.server.services import lease_rows
 from shoal.server.services.accounts import OWNER_EMAIL, add_user
 
 _JOBS = select(func.count()).where(Job.created_by == User.email).scalar_subquery()
@@ -45,9 +47,11 @@ def create_account(ctx: Context, body: AccountCreate) -> AccountView:
 
 
 def change_account(ctx: Context, principal: Principal, id_or_email: str, body: AccountChange) -> AccountView:
-    """Make an admin or not, disable or enable. A disabled account's sessions end; its keys are refused; its jobs run on."""
+    """Make an admin or not, disable or enable. A disabled account's sessions and leases end; its keys are refused; its jobs run on."""
+    ended: list[tuple[str, str]] = []
 
     def work(session: Session) -> AccountView:
+        ended.clear()
         user = _find(session, id_or_email)
         if body.disabled and user.id == principal.user_id:
             raise NotAllowedNow("You cannot disable the account you are using.")
@@ -59,10 +63,17 @@ def change_account(ctx: Context, principal: Principal, id_or_email: str, body: A
             user.disabled_at = (user.disabled_at or utcnow()) if body.disabled else None
         if body.disabled:
             session.execute(delete(SessionRow).where(SessionRow.user_id == user.id))
+            for lease in session.scalars(select(Lease).where(Lease.user_id == user.id, Lease.ended_at.is_(None))):
+                lease_rows.end(session, lease, f"the account of {user.email} was disabled")
+                ended.append((lease.id, lease.job_id))
         session.flush()
         return _read(session, user.id)
 
-    return ctx.db.write(work)
+    view = ctx.db.write(work)
+    for lease_id, job_id in ended:
+        ctx.gateway.drop(lease_id)
+        ctx.live.job_changed(job_id, schedule=True)
+    return view
 
 
 def reset_password(ctx: Context, id_or_email: str, body: PasswordReset) -> AccountView:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.agent.wire import GATEWAY_MARK
 from shoal.core.agents import LeaseOrder
 from shoal.core.errors import NotFound
 from shoal.core.leases import LeaseStatus, LeaseView
@@ -86,6 +87,15 @@ def opening(ctx: Context, login: str) -> Opening | None:
     )
 
 
+def identity(ctx: Context, lease_id: str) -> tuple[str, str]:
+    """Its login, and the public key it is known by."""
+    with ctx.db.read() as session:
+        lease = session.get(Lease, lease_id)
+    if lease is None:
+        raise NotFound(f"There is no lease {lease_id}.")
+    return lease.login, lease.host_public_key
+
+
 def of_agent(ctx: Context, token: str) -> str | None:
     """The lease whose node this agent speaks for, as long as its attempt lasts; or the way into its job, if somebody attaches."""
     asked = (
@@ -133,11 +143,12 @@ def take_up(ctx: Context, who: AgentIdentity) -> tuple[LeaseOrder, dict[str, str
         least=ctx.settings.lease_sandbox or ("S0" if ctx.private else "S3"),
         disk_mb=ctx.settings.lease_disk_gb << 10,
         egress=ctx.settings.lease_egress,
+        direct=ctx.settings.ssh_direct,
     )
     own = {
         "host_key": ctx.vault.open(lease.host_key, bound_to=lease.id),
         "keys": [
-            public_line(keys.client),
+            f"{GATEWAY_MARK} {public_line(keys.client)}",
             *lease.ssh_keys,
             f'cert-authority,principals="{lease.login}" {public_line(keys.authority)}',
         ],
@@ -172,7 +183,7 @@ def last_nodes(session: Session, job_ids: Iterable[str]) -> dict[str, Node]:
 
 
 def _view(ctx: Context, lease: Lease, job: Job, node: Node | None, host: str) -> LeaseView:
-    status = _status(ctx, lease, job)
+    status, (direct_host, direct_port) = _status(ctx, lease, job), ctx.gateway.doors.get(lease.id, (None, None))
     return LeaseView(
         id=lease.id,
         name=lease.name,
@@ -182,6 +193,8 @@ def _view(ctx: Context, lease: Lease, job: Job, node: Node | None, host: str) ->
         port=ctx.gateway.port,
         host_key=public_line(ctx.ssh_keys.host),
         own_host_key=lease.host_public_key,
+        direct_host=direct_host,
+        direct_port=direct_port,
         job=job.name,
         accels=job.spec["accels"],
         machine=node.machine if node else None,
