@@ -13,7 +13,7 @@ NO_PAGES = {
     f"{_JOB}/logs/lines", f"{_JOB}/logs/search", f"{_JOB}/logs/first-error", f"{_JOB}/logs/download",
     f"{_JOB}/code/picture", f"{_JOB}/code/download", f"{_JOB}/code/archive",
     "/w/{workspace}/datasets/{dataset}/picture", "/w/{workspace}/datasets/{dataset}/download",
-    "/w/{workspace}/jobs/new/preflight/{preflight}",
+    "/w/{workspace}/jobs/new/preflight/{preflight}", "/leases/ending", f"{_JOB}/jupyter",
 }  # fmt: skip
 """Files, streams, redirects and what scripts ask for."""
 

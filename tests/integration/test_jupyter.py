@@ -224,6 +224,7 @@ def test_a_server_that_was_killed_finds_it_again_with_its_kernels(server, sessio
     with server.client() as client:
         eventually(lambda: client.jobs.get("lab").status == "running")
         again = Browser(f"{client.url}{client.auth.console_path()}?next=/w/default/jobs/lab/jupyter")
+    assert again.landed.status_code == 200, again.landed.text
     socket = again.socket(f"/api/kernels/{kernel['id']}/channels")
     assert computed(socket, "print(kept)").split() == ["17"]
     session.again, session.open = again, socket

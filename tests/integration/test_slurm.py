@@ -150,6 +150,7 @@ def test_a_dead_agent_and_a_job_ended_by_the_site_mean_a_fresh_attempt(server, c
     second = server.wait_for("again", lambda j: j.attempts == 2 and j.status == "running")
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert "died" in second.attempt_list[0].reason
+    eventually(lambda: texts(server, "again").count("up 0 []") == 2)  # from then on it notices that it is told
     cluster.run("scancel", f"--name=shoal-{attempt_id(server, 'again')}")
     third = server.wait_for("again", lambda j: j.attempts == 3 and j.status == "running")
     assert third.attempt_list[1].nodes[0].reason == "its machine told it to end"

@@ -169,6 +169,7 @@ def take_place(out: int, err: int, bind_life: bool) -> None:
         prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     for signum in (_SIGINT, _SIGHUP, _SIGTERM, _SIGCHLD, _SIGPIPE):
         _signal.signal(signum, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     _die_first()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(out, 1)

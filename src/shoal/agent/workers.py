@@ -77,6 +77,9 @@ class Workers:
         ]
         own = self._capture.pipe(None, "sys")
         fds = [theirs.fileno(), *(fd for pair in pipes for fd in pair)]
+        # A cluster may tell every process of a job to end, a terminal every one in front of it. The sandbox must not: its end is
+        # that of all inside, before they have heard of it. Held back there, and let through again by each worker.
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, TERM_SIGNALS)
         try:
             self._process = subprocess.Popen(
                 wrap([sys.executable, "-I", "-S", _INNER, str(theirs.fileno())]),
@@ -90,6 +93,7 @@ class Workers:
         except OSError as error:
             raise LaunchFailed(str(error)) from error
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
             theirs.close()
             for fd in [own, *fds[1:]]:
                 os.close(fd)

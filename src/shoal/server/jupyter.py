@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _COMMAND = "exec python -m shoal.agent.jupyter 2>&1"
 _START_S = 150.0
+_TRIES, _AGAIN_S = 5, 1.0
 _MOST_SAID = 64 << 10
 _CODE_S = 60.0
 _MOST_GUESTS = 1_000
@@ -182,7 +183,7 @@ async def _begin(ctx: Context, door: Door) -> Lab:
     lab = Lab(ctx, door, "", "")
     try:
         async with asyncio.timeout(_START_S):
-            found = await _ask(await lab.connection())
+            found = await _reach(lab)
     except ShoalError:
         await lab.close()
         raise
@@ -192,6 +193,20 @@ async def _begin(ctx: Context, door: Door) -> Lab:
     lab.socket, lab.token = found
     await lab.listen()
     return lab
+
+
+async def _reach(lab: Lab) -> tuple[str, str]:
+    """As long as its agent only lost its way, as when the server was away, it is asked again."""
+    import asyncssh
+
+    for left in reversed(range(_TRIES)):
+        try:
+            return await _ask(await lab.connection())
+        except (OSError, asyncssh.Error):
+            if not left:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+    raise AssertionError
 
 
 async def _ask(connection: asyncssh.SSHClientConnection) -> tuple[str, str]:

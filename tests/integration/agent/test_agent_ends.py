@@ -23,7 +23,7 @@ def daemon():
         os.setsid()
         if os.fork() == 0:
             open(sys.argv[1], "a").write(f"{os.getpid()} ")
-            os.execvpe("sleep", ["sleep", "1000"], {})     # without a trace of us in its environment
+            os.execvpe("sleep", ["sleep", "1017"], {})     # without a trace of us in its environment
         os._exit(0)
 daemon()
 os.wait()
@@ -36,7 +36,7 @@ time.sleep(1000)
 
 
 def sleepers() -> set[int]:
-    return {p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]}
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1017"]}
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ time.sleep(1000)
     assert job.left() == []
 
 
-def test_a_script_that_saves_on_sigterm_has_its_grace(gang: Callable[..., Gang]) -> None:
-    script = """
+SAVES = """
 import os, signal, sys, time
 def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(0.5)
     print("saved", flush=True)
     sys.exit(0)
@@ -142,13 +142,30 @@ print("up", flush=True)
 while True:
     time.sleep(1)
 """
-    job = gang(["t.py"], {"t.py": script})
+
+
+def test_a_script_that_saves_on_sigterm_has_its_grace(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": SAVES})
     job.server.wait(lambda: job.server.log())
     job.server.answer = BeatReply(stop=True, grace_s=10)
     job.finish(20)
     last = job.server.last()
     assert job.server.log() == ["up", "saved"]
     assert last is not None and last.told and last.exit_code == 0
+
+
+def test_also_when_a_cluster_tells_every_process_of_the_job_at_once(
+    gang: Callable[..., Gang], sandbox: dict[str, str]
+) -> None:
+    job = gang(["t.py"], {"t.py": SAVES}, env=sandbox)
+    job.server.wait(lambda: job.server.log())
+    agent = psutil.Process(job.agents[0].pid)
+    for process in [*agent.children(recursive=True), agent]:
+        process.terminate()
+    job.finish(20)
+    last = job.server.last()
+    assert job.server.log() == ["up", "saved"]
+    assert last is not None and last.exit_code == 0
 
 
 COUNT = """
