@@ -125,6 +125,8 @@ def test_the_link_signs_in_and_ends_in_jupyterlab_on_an_origin_of_its_own(server
     assert session.landed.headers["cache-control"] == "no-store"
     assert "set-cookie" not in session.landed.headers
     assert Browser(session.link).landed.status_code in (401, 404), "it works once"
+    asked = session.send("GET", "/lab/api/settings/@jupyterlab/apputils-extension:notification").json()
+    assert asked["schema"]["properties"]["fetchNews"]["default"] == "false", "nobody is asked about news"
 
 
 def test_a_kernel_computes_with_the_code_and_the_environment_of_the_job(server, session):

@@ -25,6 +25,7 @@ _LONGEST = 100
 """The path of a socket must be shorter than those of folders may be."""
 _START_S, _LOOK_S = 120.0, 0.05
 _LAST_LINES = 5
+_SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 
 
 def main() -> int:
@@ -56,7 +57,12 @@ def _start(folder: Path) -> dict[str, Any]:
     with (folder / "jupyter.log").open("wb") as log:
         process = subprocess.Popen(
             _command(str(place / "sock")),
-            env={**os.environ, TOKEN_FILE: str(token_file), "JUPYTER_RUNTIME_DIR": str(place / "runtime")},
+            env={
+                **os.environ,
+                TOKEN_FILE: str(token_file),
+                "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
+                "JUPYTER_CONFIG_PATH": os.pathsep.join([_config(place), *_given("JUPYTER_CONFIG_PATH")]),
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -81,6 +87,18 @@ def _place(folder: Path) -> Path:
     """A new folder of our own, for the socket."""
     is_short = len(os.fsencode(folder)) <= _LONGEST - len("/jupyter-12345678/sock")
     return Path(tempfile.mkdtemp(prefix="jupyter-", dir=folder if is_short else "/tmp"))  # noqa: S108
+
+
+def _config(place: Path) -> str:
+    """Where it finds that nobody is to be asked about news."""
+    labconfig = place / "config" / "labconfig"
+    labconfig.mkdir(parents=True)
+    (labconfig / "default_setting_overrides.json").write_text(json.dumps(_SETTINGS))
+    return str(labconfig.parent)
+
+
+def _given(name: str) -> list[str]:
+    return [os.environ[name]] if os.environ.get(name) else []
 
 
 def _command(path: str) -> list[str]:
