@@ -22,7 +22,7 @@ class Gang:
         self.folder, self.cache, self.env = folder, cache, env
         folder.mkdir()
         (folder / "server").mkdir()
-        self.attempt_id = f"att_{folder.name}"
+        self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # of nobody else who tests on this machine
         self.server = AgentServer(folder / "server", entry, files=files, **reply)
         self.agents: list[subprocess.Popen[bytes]] = []
 
