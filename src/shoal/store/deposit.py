@@ -14,7 +14,7 @@ from shoal.store.hashing import Data
 from shoal.store.packs import MOST_CHUNKS
 from shoal.store.packset import GrowingPack, PackSet, StagedPack
 
-_SETTLE_S = 2.0
+_SETTLE_S = 5.0
 """Work that a killed process may lose. Each settling waits for the disk a few times, however much there is to settle."""
 _PACK_FROM = 4
 """Chunks put together go into one pack; fewer than this are stored singly."""

@@ -28,7 +28,7 @@ Sink = Callable[[Sequence[tuple[str, memoryview]]], None]
 T = TypeVar("T")
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
-_GROUP_BYTES = 4 << 20
+_GROUP_BYTES = 8 << 20
 """Chunks of a large file that are handed on together: few hand-overs, and still in the processor's cache."""
 _GROUP_FILES = 64
 _TRIES = 3
