@@ -31,7 +31,7 @@ SALVAGE = "salvage:"
 _ROOM_S, _ASK_S, _STOP_S = 10.0, 20.0, 20.0
 _RECOVER_S = 60.0
 """Longer than Ray needs to give up a machine: whoever is not heard of by then is not there."""
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 
 
 class Gateway:
