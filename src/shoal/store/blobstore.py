@@ -37,7 +37,7 @@ class BlobStore(ChunkStore):
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
         wanted = {check_hash(h) for h in hashes}
-        return self._absent(wanted - self.packs.find(wanted).keys())
+        return self._absent(wanted.difference(*self.packs.held(wanted).values()))
 
     def put_many(self, chunks: Iterable[tuple[str, Data]], *, trusted: bool = False) -> int:
         def checked() -> Iterator[tuple[str, None, Data]]:
@@ -145,15 +145,15 @@ class BlobStore(ChunkStore):
         self.blobs.put([(pending, [bytes([codec]), payload])])
         try:
             hashes = {check_hash(h) for h in chunk_hashes(manifest)}
-            packed = self.packs.find(hashes)
-            single = hashes - packed.keys()
+            packed = self.packs.held(hashes)
+            single = hashes.difference(*packed.values())
             if missing := self._absent(single):
                 raise NotFound(
                     f"{len(missing)} chunks of the manifest are not in the store yet.",
                     details={"missing": sorted(missing)},
                 )
             # Some may have been put by others, who have renamed them into place but not yet synced the folder.
-            self.blobs.settle([*map(pack_key, {place.pack for place in packed.values()}), *map(chunk_key, single)])
+            self.blobs.settle([*map(pack_key, packed), *map(chunk_key, single)])
             if not self.blobs.move(pending, manifest_key(name)):
                 raise Refused("The commit took too long and was given up. Try again.")
         except BaseException:

@@ -28,6 +28,8 @@ Sink = Callable[[Sequence[tuple[str, memoryview]]], None]
 T = TypeVar("T")
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
+_WALKERS, _HASHERS = THREADS + 3, THREADS + 2
+"""More than there are processors: some of them wait for a disk."""
 _GROUP_BYTES = 8 << 20
 """Chunks of a large file that are handed on together: few hand-overs, and still in the processor's cache."""
 _GROUP_FILES = 64
@@ -57,9 +59,9 @@ class Hasher:
         self._sink = sink
         self._known = known
         self._progress = progress or (lambda _: None)
-        self._walkers = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="shoal-pack")
-        self._hashers = ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-hash")
-        self._room = threading.Semaphore(THREADS)
+        self._walkers = ThreadPoolExecutor(_WALKERS, thread_name_prefix="shoal-pack")
+        self._hashers = ThreadPoolExecutor(_HASHERS, thread_name_prefix="shoal-hash")
+        self._room = threading.Semaphore(_HASHERS)
         self._windows = Windows()
         self._stopped = threading.Event()
 

