@@ -17,10 +17,11 @@ wanted="$(cat pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py con
 if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
   say "Setting up $VENV (once; torch is the large part)"
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-  "$VENV/bin/pip" install -q --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
-  "$VENV/bin/pip" install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" 2> >(grep -v '^WARNING: Location' >&2)
+  "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
+  "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check -c constraints.txt -e ".[$1]" 2> >(grep -v '^WARNING: Location' >&2)
   # JupyterLab brings it; jsonschema would then compile a grammar whenever it is imported, for seconds, in each process of Ray's.
   "$VENV/bin/pip" uninstall -q -y --disable-pip-version-check rfc3987-syntax 2>/dev/null || true
+  "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" >/dev/null 2>&1 || true  # on all cores, which pip does on one; some files are templates
   echo "$wanted" > "$VENV/.shoal-installed"
 fi
 PATH="$PWD/$VENV/bin:$PATH"
