@@ -1,6 +1,6 @@
 """Bytes on the wire and loss at equal samples: DDP, hivemind's averaging and low-communication rounds, in one run.
 
-    python bench/swarm.py [--task gpt] [--steps 1500] [--peers 3] [--local-steps 50] [--json]
+    python bench/swarm.py [--task gpt] [--steps 1500] [--width 128] [--peers 3] [--local-steps 50] [--json]
 
 Every peer is a host of its own (network namespaces; needs root), all start from the same weights with the same inner
 optimizer and global batch; large-batch averaging takes `--large` of them at once, with twice the learning rate. Bytes are
@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=["gpt", "mlm"], default="gpt")
     parser.add_argument("--steps", type=int, default=1500, help="global batches")
+    parser.add_argument("--width", type=int, default=128, help="of the model: 128 has 409,000 parameters")
     parser.add_argument("--peers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=16, help="samples of a peer's own batch")
     parser.add_argument("--local-steps", type=int, default=50)
@@ -67,7 +68,10 @@ def measure(way: str, args: argparse.Namespace) -> dict[str, Any]:
         sent = sum(_sent(host) - had for host, had in zip(lan.hosts, before, strict=True))
     points = [(facts["samples"], facts["loss"]) for facts in said[0] if "loss" in facts]
     samples = points[-1][0]
-    return {"samples": samples, "bytes_per_sample": sent / samples, "loss": points[-1][1], "curve": points}
+    rounds = max((facts["rounds"] for facts in said[0] if "rounds" in facts), default=None)
+    exchanged = sum(facts["exchanged"] for lines in said for facts in lines if "exchanged" in facts) / samples
+    return {"samples": samples, "bytes_per_sample": sent / samples, "exchanged_per_sample": exchanged, "rounds": rounds,
+            "loss": points[-1][1], "curve": points}  # fmt: skip
 
 
 def report(found: dict[str, Any]) -> str:
@@ -90,8 +94,8 @@ def _start(
     # An exchange for every small batch would be all it does.
     target = batch * (args.large if way == "large-batch" else 1)
     swarm = {"run_id": "bench", "target_batch_size": target, "mode": way, "local_steps": args.local_steps, "initial_peers": first,
-             "matchmaking_s": 1.0 if way == "large-batch" else 3.0, "refresh_s": 0.25, "compression": "fp16" if way == "large-batch" else "int8", **args.swarm}  # fmt: skip
-    told = {"way": way, "task": args.task, "until": args.steps * batch, "steps": args.steps * batch // target, "batch": args.batch, "global_batch": batch, "peers": args.peers,
+             "matchmaking_s": 1.0 if way == "large-batch" else 3.0, "compression": "fp16" if way == "large-batch" else "int8", **args.swarm}  # fmt: skip
+    told = {"way": way, "task": args.task, "width": args.width, "until": args.steps * batch, "steps": args.steps * batch // target, "batch": args.batch, "global_batch": batch, "peers": args.peers,
             "dir": str(folder / f"{way}-{rank}"), "swarm": swarm}  # fmt: skip
     env = {"OMP_NUM_THREADS": "1"}
     if way == "ddp":

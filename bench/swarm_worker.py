@@ -31,7 +31,7 @@ def main() -> None:
     way = "ddp" if told["way"] == "ddp" else "swarm"
     more = {"swarm": told["swarm"]} if way == "swarm" else {}
     run = shoal.init(parallel=way, seed=1, dir=told["dir"], checkpoint_every_s=None, extra=more)
-    model = LetterModel(told["task"])
+    model = LetterModel(told["task"], width=told["width"])
     is_large = told["way"] == "large-batch"
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3 if is_large else 3e-3, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate, steps=told["steps"]))
@@ -60,6 +60,8 @@ def main() -> None:
         seen = swarm.round if swarm else 0
         if samples >= told["until"]:
             break
+    if swarm is not None:
+        say(rounds=swarm.round, exchanged=swarm.tally.told()["bytes_out"])
     run.finish()
 
 

@@ -65,7 +65,8 @@ def main() -> None:
         if (swarm.samples if swarm else run.global_step * told["batch"]) >= goal(Path(told["goal"])):
             break
     samples = swarm.samples if swarm else run.global_step * told["batch"]
-    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=swarm._state.hash if swarm else None)
+    state = getattr(swarm, "_state", None)  # of large batches it is hivemind's own
+    say(loss=held_out_loss(model, told["task"]), samples=samples, round=seen, hash=state.hash if state else None)
     run.finish()
 
 

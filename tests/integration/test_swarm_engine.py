@@ -191,6 +191,28 @@ def test_killed_late_and_slow_peers_reach_the_loss_of_one_process(field: Field, 
     assert found[0]["loss"] <= 1.02 * alone["loss"]
 
 
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("more", [{}, {"offload": True}, {"delayed": True}] if ROUNDS else [{}], ids=str)
+def test_large_batches_are_averaged_while_a_peer_is_killed_and_another_comes_late(
+    field: Field, more: dict[str, bool]
+) -> None:
+    batch, steps = 16 * BATCH, 24 if ROUNDS else 12
+    swarm = {"mode": "large-batch", "target_batch_size": batch, "compression": "fp16", "matchmaking_s": 1.0, **more}
+    first, doomed = (
+        field.peer(name, task="gpt", company=2, pace_s=PACE_S, swarm=swarm) for name in ("first", "doomed")
+    )
+    doomed.expect(lambda facts: facts.get("round", 0) >= 3)
+    doomed.worker().kill()
+    late = field.peer("late", task="gpt", pace_s=PACE_S, swarm=swarm)
+    assert late.expect(lambda facts: "joined" in facts)["joined"] > 0, "it began with the swarm's state"
+    late.expect(lambda facts: "round" in facts)
+    field.goal(steps * batch)
+    found = [peer.result() for peer in (first, late)]
+    single = field.peer("alone", task="gpt", parallel="none", batch=batch, swarm={}).result()
+    print(f"{more}: {[round(facts['loss'], 3) for facts in found]}, of one process {single['loss']:.3f}")
+    assert all(facts["loss"] <= 1.05 * single["loss"] for facts in found)
+
+
 def test_an_interrupted_peer_leaves_and_nothing_of_it_stays(field: Field) -> None:
     peer = field.peer("first", task="gpt")
     peer.expect(lambda facts: facts.get("round", 0) >= 1)

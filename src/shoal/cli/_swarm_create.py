@@ -67,7 +67,7 @@ def create(
     compression
         Of what is exchanged (default int8).
     outer_lr
-        Learning rate of the exchange (default 0.7).
+        Learning rate of the exchange (default 1.0).
     outer_momentum
         Momentum of the exchange (default 0.5).
     aggregation

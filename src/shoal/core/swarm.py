@@ -41,7 +41,7 @@ class SwarmTerms(Schema):
     local_steps: int = Field(default=50, ge=1, le=100_000)
     """Inner steps between two exchanges; of no meaning with large batches."""
     compression: Compression = "int8"
-    outer_lr: float = Field(default=0.7, gt=0, le=10)
+    outer_lr: float = Field(default=1.0, gt=0, le=10)
     outer_momentum: float = Field(default=0.5, ge=0, lt=1)
     aggregation: Aggregation = "mean"
     """robust: what one or two peers send out of line does not reach the model."""

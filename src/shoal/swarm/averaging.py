@@ -94,9 +94,9 @@ class RoundAverager(GuardedAverager):
         return (*self._state(), None)
 
     def exchange(
-        self, update: Tensor, *, epoch: int, weight: float, about: Mapping[str, Any], expects: int
+        self, update: Tensor, *, place: str, weight: float, about: Mapping[str, Any], expects: int
     ) -> Exchange | None:
-        """Average with whoever is at the same epoch; None if nobody was found, or the exchange broke off.
+        """Average with whoever is at the same place; None if nobody was found, or the exchange broke off.
 
         `expects`: with that many peers there is nobody left to wait for.
         """
@@ -110,7 +110,7 @@ class RoundAverager(GuardedAverager):
         find_s = 2 * settings.matchmaking_s
         try:
             control = self.step(
-                gather={**about, "epoch": epoch, "expects": expects},
+                gather={**about, "place": place, "expects": expects},
                 weight=float(weight),
                 timeout=find_s,
                 allow_retries=False,
@@ -129,7 +129,7 @@ class RoundAverager(GuardedAverager):
     async def _step(self, **options: Any) -> None:
         """Peers at another place have another schema, and so are never in one group with us."""
         told = self.serializer.loads(self.serializer.loads(options["step"].data_for_gather)[2])
-        mark = f"{told['epoch']}".encode()
+        mark = f"{told['place']}".encode()
         self._matchmaking.schema_hash = hashlib.blake2b(mark, key=self.schema_hash[:64], digest_size=20).digest()
         self._matchmaking.target_group_size = max(2, int(told["expects"]))
         await super()._step(**options)

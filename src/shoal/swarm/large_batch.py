@@ -5,8 +5,10 @@ Gradients are gathered until the swarm has seen a batch, averaged, and one step 
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -32,7 +34,7 @@ class LargeBatch:
     """One peer's part in a swarm. `optimizer` is stepped when the swarm has a batch, by whoever calls `step`."""
 
     def __init__(self, settings: Settings, optimizer: Any, scheduler: Any = None):
-        self._settings = settings
+        self._settings, self._optimizer = settings, optimizer
         self._left = False
         self.stopped = False
         self.tally = Tally()
@@ -45,7 +47,7 @@ class LargeBatch:
                 dht=self._dht,
                 run_id=settings.run_id,
                 target_batch_size=settings.target_batch_size,
-                optimizer=optimizer,
+                **_placed(optimizer, settings),
                 grad_compression=make_codec(settings.compression),
                 grad_averager_factory=functools.partial(
                     guarded(_gradients.GradientAverager),
@@ -57,8 +59,7 @@ class LargeBatch:
                 state_averaging_compression=make_codec("none" if settings.compression == "none" else "fp16"),
                 matchmaking_time=settings.matchmaking_s,
                 averaging_timeout=settings.averaging_s,
-                # Averaging in the background left parts of the result unaveraged, and said nothing of it.
-                delay_state_averaging=False,
+                delay_state_averaging=settings.delayed,
                 tracker_opts={
                     "min_refresh_period": settings.refresh_s,
                     "default_refresh_period": settings.refresh_s,
@@ -96,6 +97,9 @@ class LargeBatch:
         if self._left:
             return inner_step()
         before = self.round
+        stepped = self._inner.state_averager.optimizer
+        for own, given in zip(stepped.param_groups, self._optimizer.param_groups, strict=True):
+            own.update({name: value for name, value in given.items() if name != "params"})  # as schedulers set them
         self._inner.step(batch_size=samples)
         self._keep_up()
         self.tally.add(samples)
@@ -148,6 +152,25 @@ class LargeBatch:
         elif now - self._behind_since > 2 * self._settings.matchmaking_s:
             self._inner.load_state_from_peers()
             self._behind_since = now
+
+
+def _placed(optimizer: Any, settings: Settings) -> dict[str, Any]:
+    """hivemind's options that say where the optimizer is and when it steps. It makes those it moves to the CPU itself."""
+    if not (settings.offload or settings.delayed):
+        return {"optimizer": optimizer}
+
+    def like_it(groups: Any) -> Any:
+        made = copy.copy(optimizer)
+        made.state, made.param_groups = defaultdict(dict), [dict(group) for group in groups]
+        return made
+
+    return {
+        "params": optimizer.param_groups,
+        "optimizer": like_it,
+        "offload_optimizer": True,
+        "delay_optimizer_step": settings.delayed,
+        "delay_grad_averaging": settings.delayed,
+    }
 
 
 @contextmanager

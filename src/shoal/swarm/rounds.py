@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
 from shoal.core.errors import Refused, Unreachable
 from shoal.swarm import sources
-from shoal.swarm.agreement import Agreed, Place, agreed, count_at, vouched
+from shoal.swarm.agreement import Agreed, Place, agreed, count_beside, is_about_to_follow, is_astray, vouched
 from shoal.swarm.averaging import Exchange, served
 from shoal.swarm.links import Links
 from shoal.swarm.outer import Outer
@@ -54,6 +55,10 @@ class Rounds:
         self._schedule = Schedule(scheduler) if scheduler is not None else None
         self._place, self.samples = Place(0, 0), 0
         self._left = False
+        self._ended_at = float("-inf")
+        """When we last ended a round."""
+        self._due_at: float | None = None
+        """Since when this round is over but for an exchange that those beside us did not come to."""
         self._seen: Mapping[str, Progress] | None = None
         self._heard: Order | None = None
         self.tally = Tally()
@@ -123,8 +128,21 @@ class Rounds:
         """Tell the others and end all processes. What was learnt since the last round stays in this process's model."""
         if self._left:
             return
-        self._left = True
-        self._links.close()
+        try:
+            self._linger()
+        finally:
+            self._left = True
+            self._links.close()
+
+    def _linger(self) -> None:
+        """For those whose last exchange failed: we may be the only one they can get its outcome from."""
+        deadline = self._ended_at + 2 * self._settings.matchmaking_s
+        while not self._settings.client_mode and time.monotonic() < deadline:
+            with suppress(Exception):  # of a network that is no more
+                self._watch.look()
+            if not any(is_about_to_follow(record, self._place, self._recent) for record in self._seen_last()):
+                return
+            time.sleep(_LAG_S)
 
     def state_dict(self) -> dict[str, Any]:
         """Of the last round's end, as a joining peer would get it."""
@@ -152,9 +170,25 @@ class Rounds:
         with self._tracker.pause_updates():
             found = self._exchange(update)
             if not isinstance(found, Agreed):
-                self._finish_round(update, found, time.monotonic() - began)
+                is_whole = found is not None and found.is_whole
+                if is_whole or not self._should_wait():
+                    self._finish_round(update, found, time.monotonic() - began)
                 return
         self._catch_up(found)
+
+    def _should_wait(self) -> bool:
+        """Rather than go on alone, and soon be far from those who are in this round or have gone on without us.
+
+        We train on meanwhile, for a while: they may come, or we hear of what they have agreed on.
+        """
+        now = time.monotonic()
+        self._due_at = now if self._due_at is None else self._due_at
+        others = [r for r in self._seen_last() if r.state != "leaving" and Place.of(r).epoch >= self._place.epoch]
+        if others and now - self._due_at < 3 * self._settings.matchmaking_s:
+            return True
+        if others:
+            logger.warning("shoal: round %d: went on alone, the others did not come", self._place.round)
+        return False
 
     def _exchange(self, update: Any) -> Exchange | Agreed | None:
         """With all who are in this round; what the others have gone on to, if they have; None if there is nobody."""
@@ -165,7 +199,7 @@ class Rounds:
                 return None
             found = self._averager.exchange(
                 update,
-                epoch=self._place.epoch,
+                place=f"{self._place.epoch} {self._state.hash}",
                 weight=self.tally.samples,
                 about={"samples": self.tally.samples},
                 expects=beside,
@@ -174,9 +208,8 @@ class Rounds:
                 return found
             best = found or best
             ahead = self._agreed_by_others()
-            if ahead is not None and ahead.place.epoch > self._place.epoch:
+            if ahead is not None and ahead.hash != self._state.hash and ahead.place.epoch >= self._place.epoch:
                 return ahead
-        logger.warning("shoal: round %d: went on alone, the others did not come", self._place.round)
         return best
 
     def _finish_round(self, update: Any, found: Exchange | None, seconds: float) -> None:
@@ -185,7 +218,8 @@ class Rounds:
         self.samples += sum(min(max(c, 0), 2 * limit) for c in claims if isinstance(c, int))
         self._outer.sent()
         self._outer.apply(found.average if found else update)
-        self._place = Place(self._place.rollbacks, self._place.round + 1)
+        self._place, self._due_at = Place(self._place.rollbacks, self._place.round + 1), None
+        self._ended_at = time.monotonic()
         self._state = self._take_state()
         self.tally.close(found.receipt if found else None, seconds)
         self._name_odd()
@@ -209,47 +243,52 @@ class Rounds:
         if records is self._seen:
             return None
         self._seen = records
-        goal = agreed([*self._seen_last(), self._describe()])
-        if goal is None or goal.hash == self._state.hash or goal.place.epoch < self._place.epoch:
+        others, own = self._seen_last(), self._describe()
+        goal = agreed([*others, own])
+        if goal is None or goal.hash == own.state_hash:
             return None
-        return goal
+        return goal if goal.place.epoch >= self._place.epoch or is_astray(own, goal, others) else None
 
     def _catch_up(self, goal: Agreed | None) -> bool:
         """Take over what the others have agreed on; asked again where they go on while we download."""
+        silent: set[str] = set()
         for _ in range(_ATTEMPTS):
             if goal is None:
                 return False
-            for state in sources.from_peers(self._links.dht, self._settings.run_id, goal, self._seen_last()):
-                place = goal.place if state.hash == goal.hash else self._vouched(state.hash)
+            for state in sources.from_peers(self._links.dht, self._settings.run_id, goal, self._seen_last(), silent):
+                place = goal.place if state.hash == goal.hash else self._vouched(state.hash, silent)
                 if place is not None and place.epoch >= goal.place.epoch:
                     self._take_over(state, place)
                     logger.info("shoal: took over round %d of the swarm", self._place.round)
                     return True
-            goal = self._agreed_by_others()
+                logger.info("shoal: too few hold, by their own word, what was downloaded as round %d", state.round)
+            goal = self._agreed_by_others(silent)
         return False
 
-    def _agreed_by_others(self) -> Agreed | None:
+    def _agreed_by_others(self, silent: Container[str] = ()) -> Agreed | None:
         self._watch.look()
-        return agreed(self._seen_last(), besides=1)
+        return agreed(self._seen_last(silent), besides=1)
 
-    def _vouched(self, state_hash: str) -> Place | None:
+    def _vouched(self, state_hash: str, silent: Container[str]) -> Place | None:
         """Of a state newer than the records were when it was asked for: it takes them a moment to come."""
         for _ in range(_LOOKS):
             self._watch.look()
-            if (place := vouched(state_hash, self._seen_last(), besides=1)) is not None:
+            if (place := vouched(state_hash, self._seen_last(silent), besides=1)) is not None:
                 return place
             time.sleep(_LAG_S)
         return None
 
-    def _seen_last(self) -> list[Progress]:
-        return [record for record in self._watch.records.values() if record.peer != self._links.peer]
+    def _seen_last(self, silent: Container[str] = ()) -> list[Progress]:
+        """Of others; without those found `silent`, who may be dead."""
+        own = self._links.peer
+        return [r for r in self._watch.records.values() if r.peer != own and r.p2p not in silent]
 
     def _take_over(self, state: State, place: Place) -> None:
         self._adopt(dict(zip(state.names, state.tensors, strict=True)), place, state.samples)
 
     def _adopt(self, tensors: Mapping[str, Any], place: Place, samples: int) -> None:
         self._outer.load(tensors)
-        self._place, self.samples = place, samples
+        self._place, self.samples, self._due_at = place, samples, None
         self._state = self._take_state()
         self.tally.forget()
         with self._tracker.pause_updates():
@@ -262,8 +301,8 @@ class Rounds:
         """Begin with what the swarm has; with the server's or our own last state where nobody is there."""
         deadline = time.monotonic() + _JOIN_S
         while (goal := self._agreed_by_others()) is not None:
-            if self._catch_up(goal):
-                return
+            if (goal.hash, goal.place) == (self._state.hash, self._place) or self._catch_up(goal):
+                return  # all begin alike, or with what the others have
             time.sleep(1.0)
             if time.monotonic() > deadline:
                 raise Unreachable(
@@ -306,7 +345,8 @@ class Rounds:
     def _beside(self, records: Mapping[str, Progress]) -> int:
         """Peers in the present round, this one included."""
         others = (record for record in records.values() if record.peer != self._links.peer)
-        return 1 + count_at(self._place, others, within_s=self._settings.expiry_s)
+        within_s, lag_s = self._settings.expiry_s, self._settings.matchmaking_s
+        return 1 + count_beside(self._place, self._state.hash, self._recent, others, within_s=within_s, lag_s=lag_s)
 
     def _describe(self) -> Progress:
         return Progress(

@@ -30,16 +30,21 @@ class Settings:
     """Global steps in a round, once rounds have their full length."""
     first_steps: int = 5
     """Global steps in the first rounds: peers that start apart from each other meet often."""
-    growth: float = 0.1
+    growth: float = 0.2
     """A round is this share of all steps made before it, between `first_steps` and `local_steps`."""
     compression: Compression = "int8"
     """Of what is exchanged: one byte a value, two, or four."""
-    outer_lr: float = 0.7
+    outer_lr: float = 1.0
     outer_momentum: float = 0.5
-    """Together they move the model 1.4 times as far as peers did on the average: faster than plain averaging where it was measured."""
+    """Together they move the model twice as far as peers did on the average: faster than plain averaging where it was measured."""
     aggregation: Aggregation = "mean"
     clip: float | None = None
     """Parts longer than so many median lengths are cut to that where they are averaged; None: as they are."""
+    delayed: bool = False
+    """Large batches: average and step in the background, while the next batch is gathered: its gradients are one step late.
+    Rounds in which somebody is late are averaged in part; then leave it off."""
+    offload: bool = False
+    """*Own.* Large batches: the optimizer and its moments are in the CPU's memory. With `delayed` always."""
     initial_peers: tuple[str, ...] = ()
     """*Own.* Addresses (multiaddr) of peers to ask first."""
     client_mode: bool = False

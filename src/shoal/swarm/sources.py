@@ -30,13 +30,13 @@ _SERVER_S = 30.0
 
 
 def from_peers(
-    dht: Any, run_id: str, goal: Agreed, records: Iterable[Progress], *, timeout_s: float = 600.0
+    dht: Any, run_id: str, goal: Agreed, records: Iterable[Progress], silent: set[str], *, timeout_s: float = 600.0
 ) -> Iterator[State]:
     """The states of all who serve one, those who said they hold the goal first. They may have gone on meanwhile, or lie:
-    whether a state is the swarm's its hash must tell."""
+    whether a state is the swarm's its hash must tell. Who gives none, as it may be dead, is added to `silent`."""
     likely = {record.p2p: None for record in goal.holders if record.serves_state}
     others = {record.p2p: None for record in records if record.serves_state and record.state != "leaving"}
-    for holder in likely | others:
+    for holder in [p2p for p2p in likely | others if p2p not in silent]:
         give = functools.partial(_give, holder=holder, prefix=prefix_of(run_id))
         try:
             found: State | str = dht.run_coroutine(give, return_future=True).result(timeout=timeout_s)
@@ -45,6 +45,7 @@ def from_peers(
         if isinstance(found, State):
             yield found
         else:
+            silent.add(holder)
             logger.info("shoal: %s did not give its state: %s", holder, found)
 
 

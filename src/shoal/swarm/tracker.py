@@ -16,13 +16,18 @@ from shoal.swarm.settings import Settings, round_samples
 _tracking: Any = import_module("hivemind.optim.progress_tracker")
 _p2p: Any = import_module("hivemind.p2p")
 
+_SHARE = 1 / 8
+"""Share of a round's time between two words about it: others reckon with a peer's speed meanwhile."""
+
 
 class Tracker(_tracking.ProgressTracker):  # type: ignore[misc]
     admitted: Callable[[], Collection[str] | None] = staticmethod(lambda: None)
     """p2p ids whose word counts; None: everybody's."""
 
     def __init__(self, dht: Any, settings: Settings):
-        self._told_at, self._every_s = 0.0, settings.refresh_s / 2
+        self._began_at: float | None = None
+        self._told_at = 0.0
+        self._least_s, self._most_s = settings.refresh_s, settings.expiry_s / 4
         super().__init__(
             dht,
             settings.run_id,
@@ -36,15 +41,18 @@ class Tracker(_tracking.ProgressTracker):  # type: ignore[misc]
         )
 
     def tell(self, epoch: int, samples: int) -> None:
-        """As often as others look, and once more when the round may be full: every step would flood the network."""
+        """Ever more seldom in a long round, and once more when it may be full: every step would flood the network."""
         now = time.monotonic()
-        if now - self._told_at >= self._every_s or samples >= self.target_batch_size:
+        self._began_at = now if self._began_at is None else self._began_at
+        every_s = min(max(self._least_s, _SHARE * (now - self._began_at)), self._most_s)
+        if now - self._told_at >= every_s or samples >= self.target_batch_size:
             self._told_at = now
             self.report_local_progress(epoch, samples)
 
     def begin(self, epoch: int, samples: int) -> None:
         """A round of so many samples."""
         self.target_batch_size = samples
+        self._began_at = None
         self.update_epoch(epoch)
 
     def _parse_swarm_progress_data(self, metadata: Any) -> Any:

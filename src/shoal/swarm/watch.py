@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TELL_S = 10.0
+_LONGEST_S, _SHARE = 4.0, 1 / 8
+"""Between two looks, while we have nothing to tell: a share of the time since, as others are in the midst of a round too."""
 
 
 class Watch(threading.Thread):
@@ -49,9 +51,10 @@ class Watch(threading.Thread):
             self.join(5.0)
 
     def run(self) -> None:
-        told_at = float("-inf")
+        told_at, changed_at = float("-inf"), time.monotonic()
         while not self._over.is_set():
-            news = self._news.wait(self._every_s)
+            since_s = time.monotonic() - changed_at
+            news = self._news.wait(max(self._every_s, min(_LONGEST_S, _SHARE * since_s)))
             if self._over.is_set():
                 return
             try:
@@ -59,6 +62,7 @@ class Watch(threading.Thread):
                     self._news.clear()
                     self.publish()
                     told_at = time.monotonic()
+                    changed_at = told_at if news else changed_at
                 self.look()
             except Exception as error:
                 # The DHT may be going down, or somebody's record be broken: neither is a reason to stop training.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 
-from shoal.swarm.agreement import Place, agreed, count_at, vouched
+from shoal.swarm.agreement import Place, agreed, count_beside, is_astray, vouched
 from shoal.swarm.records import Progress
 
 
@@ -71,10 +72,34 @@ def test_who_leaves_is_not_asked_and_who_cannot_serve_is_asked_last():
     assert found is not None and [holder.peer for holder in found.holders] == ["two", "one"]
 
 
-def test_only_who_said_lately_that_it_is_at_the_place_is_waited_for():
-    here, long_ago = Place(0, 3), {"time": 0.0}
-    records = [record("one"), record("two", round=2), record("three", **long_ago), record("four", state="leaving")]
-    assert count_at(here, records, within_s=30.0) == 1
+def test_only_who_said_lately_that_it_holds_our_state_is_waited_for_or_that_it_is_about_to():
+    here, now = Place(0, 3), time.time()
+    records = [
+        record("here"),
+        record("another model", hash="b"),
+        record("silent", time=now - 40.0),
+        record("leaving", state="leaving"),
+        record("about to come", round=2, hash="before"),
+        record("died in the last round", round=2, hash="before", time=now - 10.0),
+        record("behind on another way", round=2, hash="b"),
+        record("far behind", round=1, hash="before"),
+    ]
+    for number, asked in enumerate(records):
+        found = count_beside(here, "a", ["before", "a"], [asked], within_s=30.0, lag_s=5.0)
+        assert found == (number in (0, 4)), asked.peer
+
+
+def test_what_nobody_can_download_is_never_the_state_of_the_swarm():
+    first, hidden = record("first", round=600, hash="served"), record("slow", round=300, hash="own", serves_state=False)
+    found = agreed([first, hidden], besides=1)
+    assert found is not None and found.hash == "served"
+    ahead = record("slow", round=900, hash="own", serves_state=False)
+    assert agreed([first, ahead]).hash == "served"  # type: ignore[union-attr]
+    assert vouched("served", [record("first", 600, "served", recent={"served": 600}), hidden], besides=1) == Place(
+        0, 600
+    )
+    alone = agreed([hidden])
+    assert alone is not None and alone.hash == "own", "there is nothing else"
 
 
 def test_a_state_is_vouched_for_by_those_who_hold_it_and_those_who_held_it_a_moment_ago():
@@ -87,3 +112,27 @@ def test_a_state_is_vouched_for_by_those_who_hold_it_and_those_who_held_it_a_mom
     assert vouched("new", records, besides=1) is None, "one of three is not enough"
     assert vouched("new", records[1:], besides=1) == ahead, "of two, one is"
     assert vouched("other", records) is None and vouched("old", []) is None
+
+
+def test_who_went_on_alone_from_something_else_goes_back_to_what_most_hold():
+    most = [record(peer, 265, "theirs", recent={"theirs": 265, "before": 264}) for peer in ("slow", "late")]
+    alone = record("first", 308, "own", recent={"own": 308, "own before": 307})
+    goal = agreed([*most, alone])
+    assert goal is not None and goal.hash == "theirs"
+    assert is_astray(alone, goal, most)
+    ahead = record("first", 266, "next", recent={"next": 266, "theirs": 265})
+    assert not is_astray(ahead, goal, most), "they are about to come after it"
+    followed = [*most, record("fourth", 308, "own", recent={"own": 308})]
+    assert not is_astray(alone, goal, followed), "somebody knows what it holds"
+
+
+def test_of_two_who_went_different_ways_only_the_one_that_gives_nothing_goes_back():
+    other = record("other", 100, "theirs", recent={"theirs": 100})
+    hidden = record("hidden", 300, "own", recent={"own": 300}, serves_state=False)
+    goal = agreed([other, hidden])
+    assert goal is not None and goal.hash == "theirs" and is_astray(hidden, goal, [other])
+    third = record("third", 90, "third", recent={"third": 90})
+    giver = record("giver", 300, "own", recent={"own": 300})
+    goal = agreed([giver, other, third])
+    assert goal is not None and goal.hash == "theirs"
+    assert not is_astray(giver, goal, [other, third]), "no two of them agree yet"
