@@ -66,8 +66,9 @@ def plain() -> dict[str, Any]:
 def launch(directory: Path, world: int, scenarios: list[str]) -> list[dict[str, Any]]:
     """What each rank found, by scenario."""
     processes = run(directory, world, scenarios)
-    said = "\n".join((directory / f"log.{rank}").read_text()[-4000:] for rank in range(world))
-    assert all(process.returncode == 0 for process in processes), said
+    codes = [process.returncode for process in processes]
+    logs = "\n".join((directory / f"log.{rank}").read_text()[-4000:] for rank in range(world))
+    assert codes == [0] * world, f"{codes}\n{logs}"
     return [torch.load(f"{directory / 'results'}.{rank}", weights_only=False) for rank in range(world)]
 
 
