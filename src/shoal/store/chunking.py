@@ -16,17 +16,17 @@ from shoal.store.formats import tensor_bounds
 
 WHOLE_FILE: Final = 1 << 20
 """Files and tensors up to this many bytes are one chunk: code and most samples."""
-_MIN: Final = 384 << 10
-"""Bytes skipped before a cut is looked for. Only a quarter of all bytes is looked at, which takes a third of the time; with a
-larger share skipped, chunks would find back too late to where they were before an insertion."""
-_OFTEN: Final = 2
-"""Looked-at bytes up to a cut: 128 KiB on the average, so that the mean chunk has 512. Small enough that a changed megabyte
-resends little more than two, large enough that a terabyte is two million chunks."""
+_MIN: Final = 320 << 10
+"""Bytes skipped before a cut is looked for. A third of all bytes is looked at; were a larger share skipped, chunks would find
+back later to where they were before a change."""
+_OFTEN: Final = 1
+"""How easily a cut is found: after 128 KiB looked at on the average, so that the mean chunk has 440. Small enough that a changed
+megabyte resends little more than another, large enough that a terabyte is two and a half million chunks."""
 _MAX: Final = 2 << 20
 _SMALL_TENSOR: Final = 256 << 10
 """Smaller ones are cut together with their neighbours."""
-_WINDOW: Final = 8 << 20
-"""Bytes read at once."""
+_WINDOW: Final = 4 << 20
+"""Bytes read at once. The last chunk of a window is read again with the next."""
 
 
 class Windows:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from shoal.store.buffers import Buffers, join_neighbours, private_memory
 from shoal.store.hashing import Data
 
-_BUFFER = 4 << 20
+_BUFFER = 1 << 20
 BLOCK = 4096
 """What memory and place in the file are aligned to."""
 _AT_ONCE = 8 << 20

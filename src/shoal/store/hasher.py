@@ -28,7 +28,7 @@ Sink = Callable[[Sequence[tuple[str, memoryview]]], None]
 T = TypeVar("T")
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
-_WALKERS, _HASHERS = THREADS + 3, THREADS + 2
+_WALKERS, _HASHERS = THREADS + 2, THREADS + 1
 """More than there are processors: some of them wait for a disk."""
 _GROUP_BYTES = 8 << 20
 """Chunks of a large file that are handed on together: few hand-overs, and still in the processor's cache."""
