@@ -38,9 +38,8 @@ def test_a_notebook_computes_in_the_job_and_nothing_of_the_console_is_seen_there
     page.wait_for_url("http://localhost:*/lab**", timeout=120_000)
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=120_000)
     cell = page.locator(".jp-Notebook .jp-Cell .cm-content").first
-    cell.click(timeout=60_000)
-    page.keyboard.type("import model; print('answer', model.ANSWER)")
-    page.keyboard.press("Shift+Enter")
+    cell.fill("import model; print('answer', model.ANSWER)", timeout=60_000)
+    cell.press("Shift+Enter")
     expect(page.locator(".jp-OutputArea-output").first).to_contain_text("answer 42", timeout=120_000)
     watched.shoot("jupyterlab")
     console, here = urlsplit(link), urlsplit(page.url)

@@ -128,6 +128,8 @@ def test_people_are_managed_and_sessions_elsewhere_end(server, watched, chromium
     page.get_by_role("button", name="Create").click()
     expect(page).to_have_url(re.compile("/w/images/jobs$"))
     page.get_by_role("link", name="Members").click()
+    expect(page).to_have_url(re.compile("/members$"))
+    page.wait_for_load_state()  # before that nothing listens to the choice
     page.get_by_label("Role of owner@localhost").select_option("viewer")
     expect(page.locator(".toast.bad")).to_contain_text("needs an owner")
     expect(page.get_by_label("Role of owner@localhost")).to_have_value("owner")
