@@ -96,7 +96,9 @@ class _Gathering:
         for line in found.skipped:
             out.warn(f"left out: {line}")
         for file in found.files:
-            self._add(Entry(f"{name}/{file.path}" if name else file.path, path / file.path, file.executable))
+            self._add(
+                Entry(f"{name}/{file.path}" if name else file.path, f"{path}/{file.path}", file.executable, file.stamp)
+            )
         self.size += found.size
         return self
 

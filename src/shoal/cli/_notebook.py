@@ -136,7 +136,7 @@ def _pack(conversion: Conversion, path: Path, folder: Path | None, scratch: Path
         found = scan(folder, ignore=True, max_bytes=MAX_BYTES, max_files=MAX_FILES)
         entries = {f.path: Entry(f.path, found.root / f.path, f.executable) for f in found.files}
         if _REQUIREMENTS in entries:
-            earlier = entries[_REQUIREMENTS].disk.read_text("utf-8-sig", "replace")
+            earlier = Path(entries[_REQUIREMENTS].disk).read_text("utf-8-sig", "replace")
     for path_there, text in conversion.files(earlier, place).items():
         made = scratch / path_there.rpartition("/")[2]
         made.write_text(text, "utf-8")

@@ -141,7 +141,7 @@ def push(name: str, /, *, file: Annotated[list[str], Parameter(consume_multiple=
 
     check_name(name, "checkpoint name")
     with gather([Path(f) for f in file]) as gathered, connect() as client:
-        facts = facts_of({e.path: e.disk for e in gathered.entries})
+        facts = facts_of({e.path: Path(e.disk) for e in gathered.entries})
         with TransferBar("Pushing", gathered.size, on_interrupt=CONTINUES) as bar:
             view = client.checkpoints.push(name, gathered.entries, facts, bar.add)
 

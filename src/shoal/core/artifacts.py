@@ -13,8 +13,6 @@ from pydantic import Field, field_validator
 from shoal.core.errors import InvalidSpec
 from shoal.core.schema import Schema, Utc, View
 
-_HASH = re.compile(r"[0-9a-f]{64}")
-
 
 class ArtifactKind(StrEnum):
     SOURCE = "source"
@@ -23,25 +21,18 @@ class ArtifactKind(StrEnum):
 
 
 class Chunk(Schema):
-    hash: str
+    hash: str = Field(pattern=r"^[0-9a-f]{64}$")
     """BLAKE3 of the plain bytes, lower-case hex."""
     size: int = Field(ge=0)
     """Plain bytes, before compression."""
 
-    @field_validator("hash")
-    @classmethod
-    def _hex(cls, value: str) -> str:
-        if not _HASH.fullmatch(value):
-            raise ValueError("a chunk's hash is 64 hex digits")
-        return value
-
 
 class FileEntry(Schema):
+    chunks: list[Chunk]
+    executable: bool = False
     path: str
     """Relative, '/'-separated, no '.', '..' or empty parts."""
     size: int = Field(ge=0)
-    executable: bool = False
-    chunks: list[Chunk]
 
     @field_validator("path")
     @classmethod
@@ -52,8 +43,9 @@ class FileEntry(Schema):
 class Manifest(Schema):
     """Files sorted by path. Its id is the BLAKE3 of its canonical JSON, so equal trees have equal ids."""
 
-    version: int = 1
+    # Fields here and above are declared in the order of their names: that of the keys in the canonical JSON.
     files: list[FileEntry]
+    version: int = 1
 
     @property
     def size(self) -> int:

@@ -35,6 +35,10 @@ class Windows:
     def __init__(self) -> None:
         self._buffers = Buffers(_WINDOW)
 
+    def room(self) -> memoryview:
+        """For several small files."""
+        return self._buffers.lend(_WINDOW)
+
     def read(self, fd: int, length: int, at: int) -> memoryview:
         """Up to `length` bytes, at most a window; fewer only where the file ends."""
         view = self._buffers.lend(length)

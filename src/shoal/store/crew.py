@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from shoal.store.relay import Waited
 
-_WAITING = 10.0
-"""Times its processor time that a job took: then a slow disk or line is waited for, not other threads."""
+T = TypeVar("T")
 
 
 class Crew(Generic[T]):
@@ -36,9 +34,8 @@ class Crew(Generic[T]):
                 job = self._jobs.popleft()
             except IndexError:  # another was faster
                 break
-            start, busy = time.perf_counter(), time.thread_time()
+            waited = Waited()
             done.append(job())
-            waited = time.perf_counter() - start > _WAITING * (time.thread_time() - busy)
             if waited and is_alone and self._jobs:
                 is_alone = False
                 self.start()

@@ -22,6 +22,10 @@ _GROW_FROM = 1 << 20
 """Bytes put together that go into a pack with what comes after them."""
 
 
+Encoded = tuple[str, int, Data]
+"""(hash, codec, payload)."""
+
+
 class Deposit:
     """For several threads. What was put is in the store once `settle` has returned; leaving the `with` settles too."""
 
@@ -58,27 +62,41 @@ class Deposit:
 
         Hashes have been verified by the caller.
         """
+        return self.write(self.prepare(batch))
+
+    def prepare(self, batch: Mapping[str, tuple[int | None, Data]]) -> list[Encoded]:
+        """The half of `put` that keeps a processor busy: what of these is new, as it will be stored."""
         wanted = self._missing(batch)
+        with self._lock:
+            wanted -= self._names
+            self._names |= wanted
+        return [
+            (name, *(encode(data, compress=self._compress) if codec is None else (codec, data)))
+            for name, (codec, data) in batch.items()
+            if name in wanted
+        ]
+
+    def write(self, encoded: Sequence[Encoded]) -> set[str]:
+        """The half that waits for the disk."""
+        names = {name for name, _, _ in encoded}
         with self._lock:
             self._lock.wait_for(lambda: not self._collecting)
             self._writing += 1
-            wanted -= self._names
-            self._names |= wanted
         is_staged = False
         try:
-            self._stage([(name, *batch[name]) for name in batch if name in wanted])
+            self._stage(encoded)
             is_staged = True
         finally:
             with self._lock:
                 self._writing -= 1
                 self._lock.notify_all()
                 if not is_staged:
-                    self._names -= wanted
+                    self._names -= names
                 self._since = min(self._since, time.monotonic())
                 is_due = time.monotonic() - self._since >= _SETTLE_S
         if is_due:
             self.settle()
-        return wanted
+        return names
 
     def settle(self) -> None:
         """All that was put before is durable and visible when this returns."""
@@ -110,11 +128,7 @@ class Deposit:
             self._lock.notify_all()
         return packs, chunks, growing
 
-    def _stage(self, chunks: Sequence[tuple[str, int | None, Data]]) -> None:
-        encoded = [
-            (name, *(encode(data, compress=self._compress) if codec is None else (codec, data)))
-            for name, codec, data in chunks
-        ]
+    def _stage(self, encoded: Sequence[Encoded]) -> None:
         if sum(len(payload) for _, _, payload in encoded) >= _GROW_FROM and (pack := self._growing_for(len(encoded))):
             try:
                 pack.add(encoded)

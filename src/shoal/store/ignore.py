@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
 from shoal.core.errors import InvalidSpec, NotFound, SourceTooLarge
+from shoal.store.stamp import Stamp
 
 ALWAYS_FOLDERS = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".ipynb_checkpoints"})
 ALWAYS_FILES = frozenset({".DS_Store"})
@@ -26,13 +28,12 @@ _LOOK_ON_S = 2.0
 """How long to look on after the limit is passed, so that the biggest offenders are really among those named."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedFile:
+class ScannedFile(NamedTuple):
     path: str
     """Relative, '/'-separated."""
     size: int
-    executable: bool = False
-    mtime_ns: int = 0
+    executable: bool
+    stamp: Stamp
 
 
 @dataclass(slots=True)
@@ -150,7 +151,7 @@ def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> 
             if is_folder:
                 pending.append(_Folder(entry.path, path + "/", real, here.above | {real}, rules))
             elif stat.S_ISREG(info.st_mode):
-                yield ScannedFile(_text(path), info.st_size, bool(info.st_mode & 0o111), info.st_mtime_ns)
+                yield ScannedFile(_text(path), info.st_size, bool(info.st_mode & 0o111), Stamp.of(info))
             else:
                 skipped.append(f"{path}: not a regular file")
 

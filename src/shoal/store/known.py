@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from shoal.store.stamp import Stamp
+
 logger = logging.getLogger(__name__)
 
 Chunks = list[tuple[str, int]]
@@ -34,13 +36,15 @@ without rowid
 
 _FIND = "select path, stamp, chunks from file where path in (?)"
 _ASK = 500
+_SAVE_AT = 1000
+"""Files learnt of that are written together: a push that is given up need not read them again."""
 
 T = TypeVar("T")
 
 
 class OnDisk(Protocol):
     @property
-    def disk(self) -> Path: ...
+    def disk(self) -> str | Path: ...
 
 
 E = TypeVar("E", bound=OnDisk)
@@ -53,16 +57,16 @@ class KnownFiles:
         self._path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
-        self._new: list[tuple[bytes, str, bytes, int]] = []
+        self._new: list[tuple[str | Path, Stamp, Chunks]] = []
 
-    def look(self, files: Iterable[tuple[E, os.stat_result | None]]) -> list[tuple[E, Chunks]]:
-        """Of files and their status now, those that are as they were when they were hashed, with their chunks."""
+    def look(self, files: Iterable[tuple[E, Stamp | None]]) -> list[tuple[E, Chunks]]:
+        """Of files as they are now, those that are as they were when they were hashed, with their chunks."""
 
         def ask(db: sqlite3.Connection) -> list[tuple[E, Chunks]]:
             found: list[tuple[E, Chunks]] = []
             if db.execute("select 1 from file limit 1").fetchone() is None:
                 return found
-            wanted = {_key(file.disk): (file, _stamp(status)) for file, status in files if status is not None}
+            wanted = {_key(file.disk): (file, _text(stamp)) for file, stamp in files if stamp}
             keys = list(wanted)
             for at in range(0, len(keys), _ASK):
                 part = keys[at : at + _ASK]
@@ -74,25 +78,25 @@ class KnownFiles:
 
         return self._try(ask) or []
 
-    def learn(self, path: Path, found: os.stat_result, chunks: Chunks) -> None:
-        """`found` was the same before and after the file was read."""
-        if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) < _RACY_NS:
-            return
-        packed = b"".join(_CHUNK.pack(bytes.fromhex(name), size) for name, size in chunks)
-        with self._lock:
-            self._new.append((_key(path), _stamp(found), packed, int(time.time())))
+    def learn(self, path: str | Path, stamp: Stamp, chunks: Chunks) -> None:
+        """The stamp was the same before and after the file was read."""
+        if time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) >= _RACY_NS:
+            self._new.append((path, stamp, chunks))
+            if len(self._new) >= _SAVE_AT:
+                self.save()
 
     def save(self) -> None:
         """Write what was learnt, and forget what was not seen for three months."""
-        with self._lock:
-            rows, self._new = self._new, []
-        if not rows:
+        learnt, self._new = self._new, []
+        if not learnt:
             return
+        now = int(time.time())
+        rows = ((_key(path), _text(stamp), _pack(chunks), now) for path, stamp, chunks in learnt)
 
         def write(db: sqlite3.Connection) -> None:
             with db:
                 db.executemany("insert or replace into file values (?, ?, ?, ?)", rows)
-                db.execute("delete from file where used < ?", (int(time.time()) - _FORGET_S,))
+                db.execute("delete from file where used < ?", (now - _FORGET_S,))
 
         self._try(write)
 
@@ -128,11 +132,15 @@ class KnownFiles:
                 Path(f"{self._path}{suffix}").unlink()
 
 
-def _key(path: Path) -> bytes:
+def _key(path: str | Path) -> bytes:
     name = os.fspath(path)
     # Strings, because a Path object costs more than the question.
     return os.fsencode(name if name.startswith("/") else os.path.join(os.getcwd(), name))  # noqa: PTH109, PTH118
 
 
-def _stamp(found: os.stat_result) -> str:
-    return f"{_RULES}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_dev}:{found.st_ino}"
+def _text(stamp: Stamp) -> str:
+    return f"{_RULES}:{stamp.size}:{stamp.mtime_ns}:{stamp.ctime_ns}:{stamp.dev}:{stamp.ino}"
+
+
+def _pack(chunks: Chunks) -> bytes:
+    return b"".join([_CHUNK.pack(bytes.fromhex(name), size) for name, size in chunks])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from blake3 import blake3
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from shoal.core.artifacts import Manifest, check_path
 from shoal.core.errors import InvalidSpec
@@ -20,21 +20,10 @@ def manifest_id(manifest: Manifest) -> str:
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """Canonical JSON: files sorted by path, keys sorted, no spaces, UTF-8. These very bytes are hashed and stored."""
-    value = {
-        "version": manifest.version,
-        "files": [
-            {
-                "path": f.path,
-                "size": f.size,
-                "executable": f.executable,
-                "chunks": [{"hash": c.hash, "size": c.size} for c in f.chunks],
-            }
-            for f in sorted(manifest.files, key=lambda f: f.path)
-        ],
-    }
+    files = sorted(manifest.files, key=lambda f: f.path)
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
+        return manifest.model_copy(update={"files": files}).model_dump_json().encode()
+    except PydanticSerializationError as error:
         raise InvalidSpec("A file name in the manifest is not valid Unicode.") from error
 
 

@@ -17,6 +17,7 @@ from shoal.store.hasher import THREADS, Entry, Hashed, Hasher, Progress, Sink, c
 from shoal.store.hashing import chunk_hash
 from shoal.store.ignore import Scan, scan
 from shoal.store.known import KnownFiles
+from shoal.store.stamp import Stamp
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class PackedTree:
     manifest: Manifest
     skipped: list[str] = field(default_factory=list)
     """One line per thing that was left out because it cannot travel (sockets, pipes, links to nowhere)."""
-    where: dict[str, tuple[Path, int, int]] = field(default_factory=dict)
+    where: dict[str, tuple[str | Path, int, int]] = field(default_factory=dict)
     """Hash → file, offset, size."""
     unread: set[str] = field(default_factory=set)
     """Paths whose chunks were known from before."""
@@ -58,7 +59,7 @@ def pack_tree(
     `known` saves reading files that are as they were at an earlier packing.
     """
     found = scanned or scan(Path(root), ignore=ignore, max_bytes=max_bytes, max_files=max_files)
-    entries = [Entry(f.path, found.root / f.path, f.executable) for f in found.files]
+    entries = [Entry(f.path, f"{found.root}/{f.path}", f.executable, f.stamp) for f in found.files]
     packed = pack_entries(entries, known=known, progress=progress)
     packed.skipped += found.skipped
     return packed
@@ -83,7 +84,7 @@ def pack_entries(
     *,
     progress: Progress | None = None,
     sink: Sink | None = None,
-    abort: Callable[[], None] | None = None,
+    abort: Callable[[], None] = lambda: None,
     known: KnownFiles | None = None,
 ) -> PackedTree:
     """The general form. `sink` is given every chunk's bytes as soon as they are hashed, from several threads.
@@ -94,27 +95,22 @@ def pack_entries(
     by_path = {check_path(e.path): e for e in entries}
     if len(by_path) < len(entries):
         raise InvalidSpec("Two files were given for one path.")
-    found = [(e, _status(e.disk)) for e in entries]
+    found = [(e, e.stamp or _look(e.disk)) for e in entries]
     made = known.look(found) if known else []
     if made and progress:
         progress(sum(size for _, chunks in made for _, size in chunks))
     unread = {e.path for e, _ in made}
-    with Hasher(progress, sink, known) as hasher:
-        try:
-            made += hasher.run([(e, status.st_size if status else 0) for e, status in found if e.path not in unread])
-        except BaseException:
-            if abort:
-                abort()
-            raise
+    unknown = [(e, stamp) for e, stamp in found if e.path not in unread]
+    made += Hasher(progress, sink, known).run(unknown, abort=abort)
     if known:
         known.save()
     return _packed(made, unread)
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _look(path: str | Path) -> Stamp | None:
     """None where there is none: whoever opens it says why."""
     try:
-        return os.stat(path)  # noqa: PTH116  a third of the time of path.stat(), and there may be a million
+        return Stamp.of(os.stat(path))  # noqa: PTH116  a third of the time of path.stat(), and there may be a million
     except OSError:
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -29,8 +29,7 @@ MOST_CHUNKS = 1024
 HEAD_ROOM = (_START.size + _ENTRY.size * MOST_CHUNKS + _DIGEST + 4095) // 4096 * 4096
 
 
-@dataclass(frozen=True, slots=True)
-class PackedChunk:
+class PackedChunk(NamedTuple):
     hash: str
     offset: int
     """From the start of the pack."""

@@ -19,6 +19,7 @@ from shoal.core.artifacts import Manifest
 from shoal.core.errors import ShoalError, TimedOut, Unreachable
 from shoal.store.backend import ChunkStore
 from shoal.store.blobstore import BlobStore
+from shoal.store.deposit import Encoded
 from shoal.store.hashing import Data
 from shoal.store.known import KnownFiles
 from shoal.store.local import LocalStore
@@ -35,8 +36,7 @@ _BATCH_COUNT = 512
 _DISK_BATCH_BYTES = 8 << 20
 """What fits in with what else is at hand: to a disk of our own, a batch is no file of its own."""
 _STRAIGHT_BYTES = 2 << 20
-"""Chunks brought together that are written to a disk of our own by whoever brings them: a queue would keep a disk no busier,
-and hold memory that nobody has touched yet, which is dear."""
+"""Chunks brought together that are a batch of their own on the way to our own disk."""
 _THREADS = 4
 _DISK_THREADS = 2
 _TRIES = 6
@@ -206,8 +206,7 @@ class _Sender:
             new = {name: data for name, data in chunks if name not in self._seen}
             self._seen.update(new)
         if self._is_near and sum(map(len, new.values())) >= _STRAIGHT_BYTES:
-            self._send(list(new.items()))
-            self._check()
+            self._submit(list(new.items()))
             return
         full: list[list[tuple[str, Data]]] = []
         with self._lock:
@@ -229,22 +228,29 @@ class _Sender:
             self._deposit.settle()
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
+        send = partial(self._send_once, batch)
+        if self._deposit and self._is_near:
+            sizes = {name: len(data) for name, data in batch}
+            send = partial(self._write, self._deposit.prepare({name: (None, data) for name, data in batch}), sizes)
         while not self._room.acquire(timeout=0.1):
             self._check()
-        self._pool.submit(self._send, batch).add_done_callback(lambda _: self._room.release())
+        self._pool.submit(self._send, send).add_done_callback(lambda _: self._room.release())
 
     def _check(self) -> None:
         if self._error:
             raise self._error
 
-    def _send(self, batch: list[tuple[str, Data]]) -> None:
+    def _send(self, once: Callable[[], int]) -> None:
         try:
             if self._error is None:
-                sent = with_retries(lambda: self._send_once(batch), before_retry=self._check)
+                sent = with_retries(once, before_retry=self._check)
                 with self._lock:
                     self.sent += sent
         except BaseException as error:
             self._error = self._error or error
+
+    def _write(self, encoded: list[Encoded], sizes: dict[str, int]) -> int:
+        return sum(sizes[name] for name in self._deposit.write(encoded)) if self._deposit else 0
 
     def _send_once(self, batch: list[tuple[str, Data]]) -> int:
         if self._deposit:

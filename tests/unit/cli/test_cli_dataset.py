@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 from stubserver import reply
@@ -59,7 +60,7 @@ class TestWhatIsPushed:
         with gather([data / "packed.zip"]) as found:
             assert paths(found) == ["x.txt", "y/z.txt"]
             assert found.origin["kind"] == "archive"
-            scratch = found.entries[0].disk
+            scratch = Path(found.entries[0].disk)
         assert not scratch.exists()
 
     def test_an_archive_is_kept_when_asked_to_or_when_it_is_not_alone(self, data):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import threading
 from pathlib import Path
@@ -136,7 +135,47 @@ def test_a_small_file_that_has_grown_large_since_it_was_listed_is_cut(
     path = tmp_path / "f.bin"
     path.write_bytes(random.Random(1).randbytes(3_000_000))
     cut = pack_files([path]).manifest
-    real = pack._status
-    monkeypatch.setattr(pack, "_status", lambda path: os.stat_result((*real(path)[:6], 10, *real(path)[7:])))
+    real = pack._look
+    monkeypatch.setattr(pack, "_look", lambda path: real(path)._replace(size=10))
     assert len(cut.files[0].chunks) > 1
     assert pack_files([path]).manifest == cut
+
+
+@pytest.mark.parametrize("now", [b"new!", b"longer than before", b"", bytes(3_000_000)], ids=len)
+def test_a_file_that_was_written_since_it_was_listed_is_packed_as_it_is_now(tmp_path: Path, now: bytes) -> None:
+    (tmp_path / "f").write_bytes(b"old.")
+    (tmp_path / "g").write_bytes(b"same")
+    found = scan(tmp_path)
+    (tmp_path / "f").write_bytes(now)
+    packed = pack_tree(tmp_path, scanned=found)
+    read = {f.path: b"".join(packed.read(c.hash) for c in f.chunks) for f in packed.manifest.files}
+    assert read == {"f": now, "g": b"same"}
+
+
+def test_a_small_file_that_never_stands_still_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "growing.log"
+    path.write_bytes(b"x")
+    real = hasher.read_into
+
+    def growing(fd: int, *rest: object) -> int:
+        with path.open("ab") as f:
+            f.write(b"x")
+        return real(fd, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hasher, "read_into", growing)
+    with pytest.raises(Refused, match=r"growing\.log changed"):
+        pack_files([path])
+
+
+def test_many_small_files_do_not_share_memory_they_still_need(tmp_path: Path) -> None:
+    noise = random.Random(1)
+    wanted = {f"{n}.bin": noise.randbytes(noise.choice([0, 1, 5_000, 400_000, 1 << 20])) for n in range(60)}
+    for name, data in wanted.items():
+        (tmp_path / name).write_bytes(data)
+    taken: dict[str, memoryview] = {}
+    entries = [pack.Entry(name, tmp_path / name) for name in wanted]
+    packed = pack.pack_entries(entries, sink=lambda chunks: taken.update(chunks))
+    for file in packed.manifest.files:
+        assert b"".join(taken[c.hash] for c in file.chunks) == wanted[file.path]
