@@ -6,7 +6,7 @@ Each thing is done `--rounds` times in turn with the others; the medians of its 
 own round are shown, as ratios count, not seconds (dvc and aws, the slow ones, are run once). `cp` does not wait for the disk, a push does: nothing is acknowledged before it is durable; so `cp` + sync is
 shown too. Before each, as much memory is touched as it may need: a virtual machine may have to ask its host for every page that
 was free for some seconds, and whoever came first would pay for all. Nothing is deleted before the end, as ext4 makes files slowly
-for a minute after many were removed: have twelve times the size per round free.
+for a minute after many were removed: it takes ten times the size per round.
 """
 
 from __future__ import annotations
@@ -96,6 +96,14 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None, help="where to work (default: the temp directory)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    need, free = (
+        (10 * options.rounds + 6) * options.size_mb,
+        shutil.disk_usage(options.dir or tempfile.gettempdir()).free,
+    )
+    if free < need * 1e6:
+        parser.error(
+            f"this takes {need // 1000} GB, and {free / 1e9:.0f} GB are free: --rounds {options.rounds - 1}, or --dir"
+        )
     work = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir=options.dir))
     try:
         figures = measure(work, options)
@@ -120,6 +128,8 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, object]:
             store_peers.rsync(clock, source, place)
         if options.http:
             others["server memory growth"] = through_http(clock, source, place)
+        told = {name: times[round_] for name, times in clock.seconds.items() if len(times) > round_}
+        print(f"round {round_ + 1}:", *(f"{name} {s:.2f}" for name, s in told.items()), sep="  ", file=sys.stderr)
     if options.dvc:
         store_peers.dvc(clock, options.dvc, source, work)
     if options.aws and (moto := shutil.which("moto_server", path=f"{Path(options.aws).parent}:{os.environ['PATH']}")):
