@@ -87,7 +87,8 @@ class KnownFiles:
 
     def save(self) -> None:
         """Write what was learnt, and forget what was not seen for three months."""
-        learnt, self._new = self._new, []
+        with self._lock:
+            learnt, self._new = self._new, []
         if not learnt:
             return
         now = int(time.time())

@@ -85,3 +85,16 @@ def test_a_push_sends_known_files_that_the_remote_lacks(aged: Path, known: Known
         assert sent == sum(size for _, _, size in packed.where.values())
         assert store.put_manifest(packed.manifest)
         assert push(entries, store, known=known)[1] == 0
+
+
+def test_a_push_that_was_given_up_need_not_hash_its_files_again(
+    aged: Path, known: KnownFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.known._SAVE_AT", 1)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_tree(aged, known=known, progress=interrupt)
+    assert pack_tree(aged, known=KnownFiles(tmp_path / "cache" / "known.db")).unread

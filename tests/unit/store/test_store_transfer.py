@@ -178,7 +178,7 @@ def test_ctrl_c_is_heard_while_the_remote_is_slow(
     monkeypatch.setattr(transfer, "_BATCH_COUNT", 1)
     monkeypatch.setattr(hasher, "_GROUP_BYTES", 1)
     slow, sent, by_then = threading.Event(), [], []
-    monkeypatch.setattr(remote, "send", lambda chunks: sent.append(1) or slow.wait(0.2) or 0)
+    monkeypatch.setattr(remote, "send", lambda chunks: sent.append(1) or slow.wait(0.02) or 0)
     calls = iter(range(10**6))
 
     def interrupt(_: int) -> None:
