@@ -81,7 +81,13 @@ export function toast(text, kind = "", ms = 6000) {
   setTimeout(() => box.remove(), ms);
 }
 
-// Asking: htmx's confirm becomes our dialog.
+// Asking: htmx's confirm becomes our dialog. What it asks about stays in the page meanwhile: htmx sends nothing for what is gone.
+let askedBy = null, isStale = false;
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (!askedBy || !detail.target?.contains(askedBy)) return;
+  detail.shouldSwap = false;
+  isStale = true;
+});
 document.addEventListener("htmx:confirm", (event) => {
   if (!event.detail.question) return;
   event.preventDefault();
@@ -94,8 +100,15 @@ document.addEventListener("htmx:confirm", (event) => {
     const answer = click.target.closest("[data-answer]")?.dataset.answer;
     if (!answer) return;
     ask.close();
+    isStale &&= answer !== "yes"; // what is done now brings its own news
     if (answer === "yes") event.detail.issueRequest(true);
   };
+  ask.onclose = () => {
+    askedBy = null;
+    if (isStale) document.body.dispatchEvent(new CustomEvent("shoal:changed", { bubbles: true }));
+    isStale = false;
+  };
+  askedBy = event.detail.elt;
   ask.showModal();
 });
 
