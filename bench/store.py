@@ -96,13 +96,11 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None, help="where to work (default: the temp directory)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    need, free = (
-        (10 * options.rounds + 6) * options.size_mb,
-        shutil.disk_usage(options.dir or tempfile.gettempdir()).free,
-    )
-    if free < need * 1e6:
+    need_gb = (10 * options.rounds + 6) * options.size_mb / 1000
+    free_gb = shutil.disk_usage(options.dir or tempfile.gettempdir()).free / 1e9
+    if free_gb < need_gb:
         parser.error(
-            f"this takes {need // 1000} GB, and {free / 1e9:.0f} GB are free: --rounds {options.rounds - 1}, or --dir"
+            f"this takes {need_gb:.0f} GB, and {free_gb:.0f} are free: fewer --rounds, less --size-mb, or --dir"
         )
     work = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir=options.dir))
     try:

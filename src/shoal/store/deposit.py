@@ -65,7 +65,10 @@ class Deposit:
         return self.write(self.prepare(batch))
 
     def prepare(self, batch: Mapping[str, tuple[int | None, Data]]) -> list[Encoded]:
-        """The half of `put` that keeps a processor busy: what of these is new, as it will be stored."""
+        """The half of `put` that keeps a processor busy: what of these is new, as it will be stored.
+
+        What was prepared and not written yet is nobody else's to write: settle, and commit, after all was written.
+        """
         wanted = self._missing(batch)
         with self._lock:
             wanted -= self._names

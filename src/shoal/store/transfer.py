@@ -19,7 +19,7 @@ from shoal.core.artifacts import Manifest
 from shoal.core.errors import ShoalError, TimedOut, Unreachable
 from shoal.store.backend import ChunkStore
 from shoal.store.blobstore import BlobStore
-from shoal.store.deposit import Encoded
+from shoal.store.deposit import Deposit, Encoded
 from shoal.store.hashing import Data
 from shoal.store.known import KnownFiles
 from shoal.store.local import LocalStore
@@ -177,8 +177,8 @@ class _Sender:
         self.sent = 0
         self._remote = remote
         self._deposit = remote.deposit() if isinstance(remote, BlobStore) else None
-        self._is_near = isinstance(remote, LocalStore)
-        self._batch_bytes = _DISK_BATCH_BYTES if self._is_near else _BATCH_BYTES
+        self._near = self._deposit if isinstance(remote, LocalStore) else None
+        self._batch_bytes = _DISK_BATCH_BYTES if self._near else _BATCH_BYTES
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-send")
         self._room = threading.Semaphore(threads + 1)
         self._lock = threading.Lock()
@@ -205,7 +205,7 @@ class _Sender:
         with self._lock:
             new = {name: data for name, data in chunks if name not in self._seen}
             self._seen.update(new)
-        if self._is_near and sum(map(len, new.values())) >= _STRAIGHT_BYTES:
+        if self._near and sum(map(len, new.values())) >= _STRAIGHT_BYTES:
             self._submit(list(new.items()))
             return
         full: list[list[tuple[str, Data]]] = []
@@ -229,9 +229,9 @@ class _Sender:
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
         send = partial(self._send_once, batch)
-        if self._deposit and self._is_near:
-            sizes = {name: len(data) for name, data in batch}
-            send = partial(self._write, self._deposit.prepare({name: (None, data) for name, data in batch}), sizes)
+        if self._near:
+            new = self._near.prepare({name: (None, data) for name, data in batch})
+            send = partial(_write, self._near, new, {name: len(data) for name, data in batch})
         while not self._room.acquire(timeout=0.1):
             self._check()
         self._pool.submit(self._send, send).add_done_callback(lambda _: self._room.release())
@@ -249,9 +249,6 @@ class _Sender:
         except BaseException as error:
             self._error = self._error or error
 
-    def _write(self, encoded: list[Encoded], sizes: dict[str, int]) -> int:
-        return sum(sizes[name] for name in self._deposit.write(encoded)) if self._deposit else 0
-
     def _send_once(self, batch: list[tuple[str, Data]]) -> int:
         if self._deposit:
             stored = self._deposit.put({name: (None, data) for name, data in batch})
@@ -261,6 +258,10 @@ class _Sender:
         if todo:
             self._remote.send(todo)
         return sum(len(data) for _, data in todo)
+
+
+def _write(deposit: Deposit, encoded: list[Encoded], sizes: dict[str, int]) -> int:
+    return sum(sizes[name] for name in deposit.write(encoded))
 
 
 def _batches(hashes: list[str], sizes: dict[str, int]) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import InvalidSpec
@@ -94,3 +95,9 @@ def test_each_hash_is_named_once_in_order() -> None:
     one, two = (Chunk(hash=c * 64, size=1) for c in "ab")
     manifest = Manifest(files=[FileEntry(path="x", size=3, chunks=[two, one, two])])
     assert list(chunk_hashes(manifest)) == ["b" * 64, "a" * 64]
+
+
+@pytest.mark.parametrize("bad", ["a" * 63, "A" * 64, "a" * 64 + "\n", "\n" + "a" * 64, "../" + "a" * 61, ""])
+def test_what_is_no_hash_never_becomes_a_chunk(bad: str) -> None:
+    with pytest.raises(ValidationError):
+        Chunk(hash=bad, size=1)
