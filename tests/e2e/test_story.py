@@ -208,6 +208,10 @@ def test_7_a_job_deleted_in_another_tab_is_said_to_be_gone(page, person, base):
     other.goto(f"{base}/w/team/jobs/quick")
     other.get_by_role("button", name="Delete").click()
     other.evaluate(REFRESH)
+    with other.expect_response(lambda answer: "part=head" in answer.url):  # what was held back is made up for
+        other.locator("#ask").get_by_role("button", name="Cancel").click()
+    other.get_by_role("button", name="Delete").click()
+    other.evaluate(REFRESH)
     other.locator("#ask").get_by_role("button", name="Delete").click()
     expect(other).to_have_url(re.compile("/w/team/jobs$"))
     other.close()
