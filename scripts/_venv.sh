@@ -12,9 +12,16 @@ import sys
 sys.exit(sys.version_info < (3, 11))
 PY
 
-# What was installed is remembered by a hash, so that a second run starts at once.
-wanted="$(cat pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py console/package-lock.json | cksum) $1"
-if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
+# What was installed is remembered by a hash and the extras, so that a second run starts at once.
+hash="$(cat pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py console/package-lock.json | cksum)"
+has_all() {  # the marker file holds the hash and ",extra,extra,"
+  local marker extra
+  marker="$(cat "$VENV/.shoal-installed" 2>/dev/null)" || return 1
+  [[ "$marker" == "$hash "* ]] || return 1
+  [[ "$marker" == *",dev,"* ]] && return 0
+  for extra in ${1//,/ }; do [[ "$marker" == *",$extra,"* ]] || return 1; done
+}
+if ! has_all "$1"; then
   say "Setting up $VENV (once; torch is the large part)"
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
   "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
@@ -22,6 +29,8 @@ if [ "$(cat "$VENV/.shoal-installed" 2>/dev/null)" != "$wanted" ]; then
   # JupyterLab brings it; jsonschema would then compile a grammar whenever it is imported, for seconds, in each process of Ray's.
   "$VENV/bin/pip" uninstall -q -y --disable-pip-version-check rfc3987-syntax 2>/dev/null || true
   "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" >/dev/null 2>&1 || true  # on all cores, which pip does on one; some files are templates
-  echo "$wanted" > "$VENV/.shoal-installed"
+  before="$(cat "$VENV/.shoal-installed" 2>/dev/null)" || before=""
+  [[ "$before" == "$hash "* ]] || before="$hash "
+  echo "$before,$1," > "$VENV/.shoal-installed"
 fi
 PATH="$PWD/$VENV/bin:$PATH"

@@ -1,10 +1,22 @@
-"""For all tests: hypothesis takes no slow machine for a slow test, Ctrl-C works though a shell may have put us in the background, and
-what one test's imports change for the whole process is changed back."""
+"""Rules for all tests: time limits follow the machine's speed, flaky tests are named, nothing is left behind.
 
+Ctrl-C works though a shell may have put us in the background, and what one test's imports change for the whole process is
+changed back.
+"""
+
+import json
+import os
+import re
 import signal
 import sys
+from collections import Counter
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from shoal.testing import leaks, patience
+from shoal.testing.leaks import *  # noqa: F403
 
 settings.register_profile("shoal", deadline=None)
 settings.load_profile("shoal")
@@ -18,9 +30,82 @@ for _signal, _handler in (
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _handler)
 
+NETWORK = pytest.StashKey[set[str]]()
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds each file with real processes took; a run with SHOAL_TEST_DURATIONS=1 writes it anew."""
+TAKEN: Counter[str] = Counter()
+CLUSTER = re.compile(r"test_(cluster|elastic|hosts|lease|pool|ray|slurm|swarm)")
+TIERS = {"unit": "fast", "contract": "fast", "integration": "process", "e2e": "process"}
 
-def pytest_collection_modifyitems() -> None:
-    """hivemind has torch share memory by files, for which a loader whose workers are killed aborts the process that reads from them."""
+
+def pytest_configure(config: pytest.Config) -> None:
+    if patience.VARIABLE not in os.environ:  # workers of xdist inherit it
+        os.environ[patience.VARIABLE] = f"{patience.measure():.2f}"
+    limit = float(config.getini("timeout") or 0)
+    if limit and not config.getoption("timeout", None):
+        config.option.timeout = patience.patient(limit)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[NETWORK] = leaks.network()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of all processes of a run only the first looks at the network, which the others share."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and os.environ.get("SHOAL_TEST_DURATIONS"):
+        DURATIONS.write_text(
+            json.dumps({f: round(s) for f, s in sorted(TAKEN.items()) if s >= 1}, indent=1) + "\n", encoding="utf-8"
+        )
+    left = leaks.network() - session.config.stash[NETWORK]
+    if left and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nleft behind: network {', '.join(sorted(left))}", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_report_header() -> str:
+    return f"time limits: × {patience.patience():.1f} (measured; {patience.VARIABLE} sets it)"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test with its tier, by its folder and by the subject in its file's name."""
+    tier = TIERS[Path(item.path).relative_to(Path(__file__).parent).parts[0]]
+    item.add_marker("cluster" if tier == "process" and CLUSTER.match(item.path.name) else tier)
+    own = item.get_closest_marker("timeout")
+    if own is not None and own.args:
+        item.add_marker(pytest.mark.timeout(patience.patient(own.args[0])), append=False)
+    flaky = item.get_closest_marker("flaky")
+    if flaky is not None and not flaky.kwargs.get("reason"):
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.flaky needs a reason=")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests of a file that starts real processes together, the files that take longest first.
+
+    hivemind has torch share memory by files, for which a loader whose workers are killed aborts the process that reads from them.
+    """
     shared = sys.modules.get("torch.multiprocessing")
     if shared is not None and "file_descriptor" in shared.get_all_sharing_strategies():
         shared.set_sharing_strategy("file_descriptor")
+    real = [item for item in items if item.get_closest_marker("fast") is None]
+    for item in real:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_file(item.nodeid)))
+    if len(real) == len(items):
+        known = json.loads(DURATIONS.read_text(encoding="utf-8"))
+        items.sort(key=lambda item: -known.get(_file(item.nodeid), 60.0))  # stable: the order within a file stays
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    TAKEN[_file(report.nodeid)] += report.duration
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name every test that failed once and passed when tried again: each is a bug, in the test or in Shoal."""
+    tried = terminalreporter.stats.get("rerun", [])
+    terminalreporter.section("flaky tests" if tried else "no flaky test")
+    for report in tried:
+        terminalreporter.line(f"failed once: {report.nodeid}")

@@ -9,6 +9,8 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright")
 from hands import enter
 from playwright.sync_api import expect
 
+from shoal.testing.patience import patient
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 XSS = "<img src=x onerror=alert(1)>"
@@ -63,7 +65,7 @@ def test_from_the_link_to_a_job_that_is_watched_stopped_and_deleted(server, watc
     server.cli("training", "run", "live", "--workspace", "team", "--", "train.py", "900", cwd=code)
     page.get_by_role("link", name="Jobs", exact=True).click()
     row = page.locator("tr", has_text="live")
-    expect(row.locator(".status")).to_have_text("running", timeout=60_000)
+    expect(row.locator(".status")).to_have_text("running", timeout=patient(60_000))
     watched.shoot("jobs")
     row.get_by_role("link", name="live", exact=True).click()
 
@@ -75,12 +77,12 @@ def test_from_the_link_to_a_job_that_is_watched_stopped_and_deleted(server, watc
     watched.shoot("checkpoints")
     for tab in ("System", "Overview"):
         page.get_by_role("link", name=tab).click()
-        expect(page.locator(".charts .card, .timeline").first).to_be_visible(timeout=20_000)
+        expect(page.locator(".charts .card, .timeline").first).to_be_visible(timeout=patient(20_000))
         watched.shoot(tab.lower())
 
     page.get_by_role("button", name="Stop").click()
     page.locator("#ask").get_by_role("button", name="Stop").click()
-    expect(page.locator("#job-head .status")).to_have_text("stopped", timeout=60_000)
+    expect(page.locator("#job-head .status")).to_have_text("stopped", timeout=patient(60_000))
     page.get_by_role("button", name="Delete").click()
     page.locator("#ask").get_by_role("button", name="Delete").click()
     expect(page).to_have_url(re.compile("/w/team/jobs$"))
@@ -103,9 +105,9 @@ def upload_a_dataset(page, tmp_path):
 def watch_the_charts(page):
     page.get_by_role("link", name="Metrics").click()
     chart = page.locator(".chart", has_text="loss")
-    expect(chart.locator("canvas")).to_be_visible(timeout=30_000)
+    expect(chart.locator("canvas")).to_be_visible(timeout=patient(30_000))
     before = chart.locator("header output").inner_text()
-    expect(chart.locator("header output")).not_to_have_text(before, timeout=20_000)
+    expect(chart.locator("header output")).not_to_have_text(before, timeout=patient(20_000))
     page.get_by_label("Run time").check()
     page.get_by_label("Log scale").check()
     page.locator("#smooth").fill("0.9")
@@ -115,12 +117,12 @@ def watch_the_charts(page):
 def watch_the_log(page):
     page.get_by_role("link", name="Logs").click()
     log = page.locator("#log")
-    expect(log.locator(".a32", has_text="green")).to_be_visible(timeout=20_000)
+    expect(log.locator(".a32", has_text="green")).to_be_visible(timeout=patient(20_000))
     expect(log).to_contain_text(XSS)
     count = log.locator(".ln").count()
-    expect(log.locator(".ln").nth(count + 3)).to_be_attached(timeout=20_000)
+    expect(log.locator(".ln").nth(count + 3)).to_be_attached(timeout=patient(20_000))
     page.get_by_label("Search the log").fill("step 3 of")
-    expect(page.locator("#log-note")).to_have_text("1 line", timeout=10_000)
+    expect(page.locator("#log-note")).to_have_text("1 line", timeout=patient(10_000))
     log.locator(".ln").first.click()
     expect(log.locator(".ln.mark")).to_contain_text("step 3 of")
     page.get_by_role("button", name="Follow", exact=True).click()
@@ -141,17 +143,17 @@ def test_pages_find_their_way_back_after_the_server_was_away(server, watched, co
     server.cli("training", "run", "long", "--", "train.py", "900", cwd=code)
     base = enter(server, page)
     page.goto(f"{base}/w/default/jobs/long/logs")
-    expect(page.locator("#log .ln").nth(5)).to_be_attached(timeout=60_000)
+    expect(page.locator("#log .ln").nth(5)).to_be_attached(timeout=patient(60_000))
     server.kill()
-    expect(page.locator("#offline")).to_be_visible(timeout=20_000)
+    expect(page.locator("#offline")).to_be_visible(timeout=patient(20_000))
     server.start()
-    expect(page.locator("#offline")).to_be_hidden(timeout=30_000)
+    expect(page.locator("#offline")).to_be_hidden(timeout=patient(30_000))
     count = page.locator("#log .ln").count()
-    expect(page.locator("#log .ln").nth(count + 5)).to_be_attached(timeout=30_000)
+    expect(page.locator("#log .ln").nth(count + 5)).to_be_attached(timeout=patient(30_000))
     steps = [int(t) for t in re.findall(r"step (\d+) of", page.locator("#log").inner_text())]
     assert steps == sorted(set(steps)), "lines were lost or doubled"
     server.cli("training", "stop", "long")
-    expect(page.locator("#job-head .status")).to_have_text("stopped", timeout=60_000)
+    expect(page.locator("#job-head .status")).to_have_text("stopped", timeout=patient(60_000))
 
 
 def test_a_failure_shows_where_it_happened(server, watched, code):

@@ -13,6 +13,8 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("jupyterlab", reason="needs jupyterlab")
 from playwright.sync_api import TimeoutError, expect
 
+from shoal.testing.patience import patient
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 WORKER = "navigator.serviceWorker.register('/files/sw.js').then(() => 'registered', (error) => error.name)"
 
@@ -30,21 +32,21 @@ def link(server, tmp_path):
         assert said, process.communicate()
         yield json.loads(said)["url"]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=patient(120))
 
 
 def test_a_notebook_computes_in_the_job_and_nothing_of_the_console_is_seen_there(server, link, watched):
     page = watched.page
     page.goto(link)
-    page.wait_for_url("http://localhost:*/lab**", timeout=120_000)
-    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=120_000)
+    page.wait_for_url("http://localhost:*/lab**", timeout=patient(120_000))
+    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=patient(120_000))
     cell = page.locator(".jp-Notebook .jp-Cell .cm-content").first
     output = page.locator(".jp-OutputArea-output").first
     for _ in range(6):  # a notebook that is still loading drops what was typed into it
-        cell.fill("import model; print('answer', model.ANSWER)", timeout=60_000)
+        cell.fill("import model; print('answer', model.ANSWER)", timeout=patient(60_000))
         cell.press("Shift+Enter")
         with suppress(TimeoutError):
-            output.wait_for(timeout=20_000)
+            output.wait_for(timeout=patient(20_000))
             break
     expect(output).to_contain_text("answer 42")
     watched.shoot("jupyterlab")

@@ -6,6 +6,8 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright")
 from hands import enter
 from playwright.sync_api import expect
 
+from shoal.testing.patience import patient
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 SCRIPT = """
@@ -37,20 +39,20 @@ def test_a_list_is_told_what_changes_also_by_a_server_that_was_away(server, watc
     end_first, end_second = start("first"), start("second")
     status = {name: page.locator("tr", has_text=name).locator(".status") for name in ("first", "second")}
     for name in status:
-        expect(status[name]).to_have_text("running", timeout=60_000)
+        expect(status[name]).to_have_text("running", timeout=patient(60_000))
     page.get_by_label("Choose second to compare").check()
 
     end_first()
-    expect(status["first"]).to_have_text("succeeded", timeout=30_000)
+    expect(status["first"]).to_have_text("succeeded", timeout=patient(30_000))
     expect(page.locator(".toast", has_text="first succeeded.")).to_have_count(1)
     expect(page.get_by_label("Choose second to compare")).to_be_checked()
 
     server.kill()
-    expect(page.locator("#offline")).to_be_visible(timeout=20_000)
+    expect(page.locator("#offline")).to_be_visible(timeout=patient(20_000))
     end_second()
     server.start()
-    expect(status["second"]).to_have_text("succeeded", timeout=60_000)
-    expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
+    expect(status["second"]).to_have_text("succeeded", timeout=patient(60_000))
+    expect(page.locator("#offline")).to_be_hidden(timeout=patient(20_000))
     expect(page.locator(".toast", has_text="second succeeded.")).to_have_count(1)
     assert watched.problems == []
 
@@ -61,7 +63,7 @@ def test_what_ended_between_two_pages_is_told_on_the_next(server, watched, start
     end = start("third")
     page.goto(f"{base}/queue")
     page.goto(f"{base}/machines")
-    expect(page.locator("#machines")).to_contain_text("third", timeout=60_000)
+    expect(page.locator("#machines")).to_contain_text("third", timeout=patient(60_000))
     page.goto("about:blank")
     end()
     server.wait_for("third", lambda job: job.status.is_terminal)

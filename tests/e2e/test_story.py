@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from watched import Watched
 
 from shoal.testing.live import LiveServer
+from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -125,23 +126,23 @@ def test_3_start_a_job_by_drag_and_drop_and_watch_it(page, person, base, tmp_pat
     expect(page.get_by_label("Script to run")).to_have_value("train.py")
     page.get_by_role("checkbox", name="words").check()
     start(page, "slow", 0.01, 600)
-    expect(page.locator("#job-head .status")).to_have_text("running", timeout=60_000)
+    expect(page.locator("#job-head .status")).to_have_text("running", timeout=patient(60_000))
 
     page.get_by_role("link", name="Metrics").click()
     latest = page.locator(".chart", has_text="loss").locator("header output")
-    expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible(timeout=30_000)
+    expect(page.locator(".chart", has_text="loss").locator("canvas")).to_be_visible(timeout=patient(30_000))
     before = latest.inner_text()
-    expect(latest).not_to_have_text(before, timeout=20_000)
+    expect(latest).not_to_have_text(before, timeout=patient(20_000))
 
     page.get_by_role("link", name="Logs").click()
     lines = page.locator("#log .ln")
-    expect(lines.first).to_be_attached(timeout=20_000)
+    expect(lines.first).to_be_attached(timeout=patient(20_000))
     count = lines.count()
-    expect(lines.nth(count + 3)).to_be_attached(timeout=20_000)
+    expect(lines.nth(count + 3)).to_be_attached(timeout=patient(20_000))
 
     page.get_by_role("navigation", name="Job").get_by_role("link", name="Checkpoints").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name=re.compile("Download step-5")).click(timeout=30_000)
+        page.get_by_role("link", name=re.compile("Download step-5")).click(timeout=patient(30_000))
     download.value.save_as(tmp_path / "got.zip")
     assert any(name.endswith("step-5/model.bin") for name in zipfile.ZipFile(tmp_path / "got.zip").namelist())
 
@@ -149,13 +150,13 @@ def test_3_start_a_job_by_drag_and_drop_and_watch_it(page, person, base, tmp_pat
 def test_4_the_server_restarts_under_a_page_that_goes_on(page, shared, base):
     page.goto(f"{base}/w/team/jobs/slow/metrics")
     latest = page.locator(".chart", has_text="loss").locator("header output")
-    expect(latest).not_to_be_empty(timeout=30_000)
+    expect(latest).not_to_be_empty(timeout=patient(30_000))
     shared.kill()
-    expect(page.locator("#offline")).to_be_visible(timeout=20_000)
+    expect(page.locator("#offline")).to_be_visible(timeout=patient(20_000))
     before = latest.inner_text()
     shared.start()
-    expect(page.locator("#offline")).to_be_hidden(timeout=30_000)
-    expect(latest).not_to_have_text(before, timeout=30_000)
+    expect(page.locator("#offline")).to_be_hidden(timeout=patient(30_000))
+    expect(latest).not_to_have_text(before, timeout=patient(30_000))
 
 
 def test_5_clone_it_and_compare_the_two(page, base):
@@ -163,7 +164,7 @@ def test_5_clone_it_and_compare_the_two(page, base):
     page.get_by_role("link", name="Clone").click()
     expect(page.get_by_label("Name of the job")).to_have_value("slow-2")
     start(page, "quick", 0.1, 20)
-    expect(page.locator("#job-head .status")).to_have_text("succeeded", timeout=60_000)
+    expect(page.locator("#job-head .status")).to_have_text("succeeded", timeout=patient(60_000))
     page.goto(f"{base}/w/team/jobs")
     for name in ("slow", "quick"):
         page.get_by_role("checkbox", name=f"Choose {name} to compare").check()

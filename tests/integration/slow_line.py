@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from shoal.testing.patience import patient
+
 
 class SlowLine:
     def __init__(self, server_url: str, bytes_per_s: float):
@@ -24,7 +26,7 @@ class SlowLine:
 
     def wait_for_up(self, num_bytes: int, timeout_s: float = 30.0) -> None:
         """Until this much has gone to the server."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patient(timeout_s)
         while self.up < num_bytes:
             assert time.monotonic() < deadline, f"only {self.up} bytes in {timeout_s} s"
             time.sleep(0.005)

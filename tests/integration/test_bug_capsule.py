@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from shoal.sdk.saving import layout
+from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -82,7 +83,7 @@ def shoal(folder, *args, code=0, **options):
         env=env,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patient(240),
         check=False,
         **options,
     )

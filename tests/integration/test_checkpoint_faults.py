@@ -15,6 +15,7 @@ import pytest
 
 from shoal.core.errors import ShoalError
 from shoal.testing.live import live_server
+from shoal.testing.patience import patient
 
 KILLS = int(os.environ.get("SHOAL_KILLS", "4"))
 # Writes each checkpoint in place and slowly, as careless scripts do, and the hash that proves it whole at the very end.
@@ -76,7 +77,7 @@ def test_what_is_visible_is_whole_and_stays(server, code):
     seen: dict[str, str] = {}
     kills: list[str] = []
     ended = None
-    deadline = time.monotonic() + 120 + KILLS * 15
+    deadline = time.monotonic() + patient(120 + KILLS * 15)
     while len(kills) < KILLS and time.monotonic() < deadline:
         before = len(seen)
         while len(seen) == before and time.monotonic() < deadline:

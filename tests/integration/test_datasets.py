@@ -17,6 +17,7 @@ import pytest
 from slow_line import slow_line
 
 from shoal.client.local import owner_key, running_server
+from shoal.testing.patience import patient
 
 
 def content(root):
@@ -52,7 +53,7 @@ class FarAway:
         process = subprocess.Popen(command, env=self.env, stderr=subprocess.PIPE, text=True, cwd=self.server.home)
         when()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=patient(30))
         assert process.returncode == 130, said
         return said
 

@@ -16,6 +16,7 @@ import pytest
 from marks import takes_minutes
 
 from shoal.testing.live import LiveServer
+from shoal.testing.patience import patient
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,7 +42,13 @@ def shell(tmp_path):
         # The status is put back after it was noted, for a following `echo $?`.
         script = "\n".join(f'{c.text}\n__s=$?; echo "$__s" >> {codes}; (exit $__s)' for c in commands)
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=patient(600),
+            check=False,
         )
         return [int(c) for c in codes.read_text().split()], done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ import pytest
 from drill_scripts import BEGINS_AGAIN, GOOD, LOSES_DATA, LOSES_OPTIMIZER
 
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
@@ -99,7 +100,7 @@ def test_whoever_interrupts_a_drill_leaves_nothing(server, code, how):
     with server.client() as client:
         eventually(lambda: [j.status for j in client.jobs.list(search="long-drill-")] == ["running"], 60)
     process.send_signal(how)
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=patient(60))
     assert process.returncode == 130 and "removing the copies" in said[1], said
     eventually(lambda: left(server) == before, 30)
 

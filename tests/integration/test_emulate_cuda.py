@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from shoal.testing.patience import patient
+
 pytest.importorskip("torch")
 
 SHOAL = [sys.executable, "-m", "shoal.cli"]
@@ -28,7 +30,7 @@ def run(here, script, *options, command=("train.py",)):
         cwd=here,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patient(240),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

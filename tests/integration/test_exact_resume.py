@@ -22,6 +22,7 @@ import torch
 from shoal.sdk.ledger import audit
 from shoal.sdk.order import epoch_order
 from shoal.sdk.saving import layout
+from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
@@ -199,7 +200,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(forks: Forks, un
 
 def reach(directory: Path, steps: int) -> None:
     """Until so many more steps are made, or all of them."""
-    seen, until = directory / "seen.0", time.monotonic() + 60
+    seen, until = directory / "seen.0", time.monotonic() + patient(60)
     lines = made = seen.read_text().count("\n") if seen.exists() else 0
     while made < lines + steps and not (directory / "final.0").exists():
         assert time.monotonic() < until, logs(directory)
@@ -259,7 +260,7 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 
 def wait_for(path: Path, directory: Path, holds: str = "") -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + patient(60)
     while not (path.exists() and (not holds or holds in path.read_text())):
         assert time.monotonic() < until, f"{path} did not appear\n{logs(directory)}"
         time.sleep(0.01)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -93,7 +94,7 @@ def two_workers(argv, folder, **env):
 
 def finish(workers, folder, timeout=90):
     try:
-        codes = [w.wait(timeout) for w in workers]
+        codes = [w.wait(patient(timeout)) for w in workers]
     finally:
         for worker in workers:
             worker.kill()

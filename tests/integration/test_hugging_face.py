@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.testing.patience import patient
+
 pytestmark = pytest.mark.torch
 SCRIPT = "code/causal-language-modeling/train.py"
 TINY = {
@@ -63,7 +65,7 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     server, repository, dataset, tmp_path
 ):
     run(server, "simple-ddp", repository, "--max_steps", "60")
-    deadline, seen_while_running = time.monotonic() + 150, []
+    deadline, seen_while_running = time.monotonic() + patient(150), []
     while (status := server.inspect("simple-ddp")["status"]) not in (
         "succeeded",
         "failed",

@@ -16,6 +16,7 @@ from shoal.core.people import Role
 from shoal.core.settings import Layout, ServerSettings
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
+from shoal.testing.patience import patient
 
 pytest.importorskip("jupyterlab", reason="needs jupyterlab")
 websocket = pytest.importorskip("websocket", reason="needs websocket-client")
@@ -44,14 +45,14 @@ def shell(server, name, cwd, *options):
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=patient(120))
 
 
 class Browser:
     """Cookies, redirects, and the origin it is at."""
 
     def __init__(self, link):
-        self.http = httpx.Client(follow_redirects=True, timeout=60)
+        self.http = httpx.Client(follow_redirects=True, timeout=patient(60))
         self.landed = self.http.get(link)
         while "refresh" in self.landed.headers:
             self.landed = self.http.get(self.landed.url)
@@ -69,7 +70,7 @@ class Browser:
     def socket(self, path, *, origin=None, cookie=None):
         url = self.origin.replace("http://", "ws://") + path
         told = {"origin": origin or self.origin, "cookie": self.cookie() if cookie is None else cookie}
-        return websocket.create_connection(url, timeout=60, **told)
+        return websocket.create_connection(url, timeout=patient(60), **told)
 
 
 def computed(socket, code):
@@ -190,7 +191,7 @@ def signed_in(server, email):
     """A browser of somebody who has just made an account."""
     with server.client() as client:
         url = client.url
-    browser = httpx.Client(base_url=url, timeout=60, headers={"Origin": url})
+    browser = httpx.Client(base_url=url, timeout=patient(60), headers={"Origin": url})
     made = browser.post("/sign-up", data={"email": email, "password": "correct horse battery", "name": "B"})
     assert made.status_code == 303, made.text
     return browser
@@ -208,7 +209,7 @@ def test_another_tenant_finds_nothing_and_a_viewer_may_not(server, session):
         client.members.set("berta@example.org", Role.MEMBER)
         let_in = berta.get(way)
         assert let_in.status_code == 303
-        theirs = httpx.Client(timeout=60, follow_redirects=True)
+        theirs = httpx.Client(timeout=patient(60), follow_redirects=True)
         assert theirs.get(let_in.headers["location"]).status_code == 200
         assert theirs.get(f"{session.origin}/api/status").status_code == 200
         assert httpx.get(let_in.headers["location"]).status_code == 404, "the code works once"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.testing.patience import patient
+
 SCRIPT = """
 import argparse, os, torch, torch.distributed as dist
 parser = argparse.ArgumentParser()
@@ -54,7 +56,7 @@ def test_the_lines_of_each_node_run_as_they_are_and_do_what_the_job_did(server, 
         subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for script in scripts
     ]
-    ended = [node.communicate(timeout=120) for node in nodes]
+    ended = [node.communicate(timeout=patient(120)) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], ended
     assert {line for out, _ in ended for line in out.splitlines() if line.startswith("rank")} == EXPECTED
     assert {p.name for p in (place / "output-checkpoint").iterdir()} == {f"{r}.txt" for r in range(2)}

@@ -16,6 +16,7 @@ from shoal.agent.confine import HOME, Confinement, Level, Wish
 from shoal.agent.node import NotReady
 from shoal.agent.sandbox import Bind
 from shoal.agent.volume import dial
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("bwrap"), reason="S3 needs root and bubblewrap")
 
@@ -65,7 +66,7 @@ def confinement(tmp_path_factory):
 
 
 def run(argv, **options):
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=patient(120), check=False, **options)
 
 
 def inside(confinement, argv, binds=()):
@@ -91,7 +92,7 @@ def test_nothing_hostile_succeeds_inside_and_everything_does_outside(machine, co
 
 def test_the_way_out_leads_to_what_is_held_public(machine, confinement, monkeypatch):
     ask = (
-        "import socket; end = socket.create_connection(('127.0.0.1', 3128), timeout=5); "
+        "import socket; end = socket.create_connection(('127.0.0.1', 3128), timeout=patient(5)); "
         f"end.sendall(b'CONNECT 127.0.0.1:{machine['port']} HTTP/1.1\\r\\n\\r\\n'); print(end.recv(100))"
     )
     assert "403" in inside(confinement, [sys.executable, "-c", ask]).stdout

@@ -13,6 +13,7 @@ from shoal.core.errors import Corrupt
 from shoal.store.local import LocalStore
 from shoal.store.manifest import manifest_id
 from shoal.store.materialize import materialize
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("bwrap"), reason="S3 needs root and bubblewrap")
 
@@ -72,7 +73,7 @@ def inside(confinement, code):
         env=confinement.env(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

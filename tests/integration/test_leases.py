@@ -18,6 +18,7 @@ from shoal.core.leases import LeaseAsk
 from shoal.core.settings import Layout, ServerSettings
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the OpenSSH client")
 ECHO = """
@@ -74,7 +75,7 @@ class Guest:
 
     def ssh(self, *words, check=0, **options):
         done = subprocess.run(
-            ["ssh", *self.options(), self.address, *words], capture_output=True, timeout=60, **options
+            ["ssh", *self.options(), self.address, *words], capture_output=True, timeout=patient(60), **options
         )
         assert check is None or done.returncode == check, done
         return done
@@ -128,11 +129,11 @@ def test_files_travel_both_ways_by_scp_old_and_new_by_sftp_and_by_rsync(guest, t
         ways.append(["rsync", "-e", " ".join(["ssh", *guest.options()])])
     for number, copy in enumerate(ways):
         got = tmp_path / f"got-{number}"
-        subprocess.run([*copy, sent, f"{guest.address}:there-{number}"], check=True, timeout=60)
-        subprocess.run([*copy, f"{guest.address}:there-{number}", got], check=True, timeout=60)
+        subprocess.run([*copy, sent, f"{guest.address}:there-{number}"], check=True, timeout=patient(60))
+        subprocess.run([*copy, f"{guest.address}:there-{number}", got], check=True, timeout=patient(60))
         assert got.read_bytes() == sent.read_bytes(), copy[:2]
     batch = f"put {sent} by-sftp\nls -l by-sftp\nget by-sftp {tmp_path / 'by-sftp'}\nrm by-sftp\n"
-    subprocess.run(["sftp", *options, "-b", "-", guest.address], input=batch.encode(), check=True, timeout=60)
+    subprocess.run(["sftp", *options, "-b", "-", guest.address], input=batch.encode(), check=True, timeout=patient(60))
     assert (tmp_path / "by-sftp").read_bytes() == sent.read_bytes()
 
 
@@ -162,7 +163,7 @@ def test_a_jump_reaches_the_lease_itself_by_its_own_host_key(guest):
     login = guest.lease["login"]
     jump = f"ssh {' '.join(guest.options())} -W %h:%p {guest.address}"
     argv = ["ssh", *guest.options(Port=22, ProxyCommand=jump), f"{login}@{login}", "echo end to end"]
-    done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, timeout=patient(60), check=False)
     assert done.stdout == b"end to end\n", done
 
 
@@ -332,4 +333,6 @@ def with_password(lease, password, keys, folder):
     options = guest.options(BatchMode="no", NumberOfPasswordPrompts=1, PubkeyAuthentication="no")
     env = {**os.environ, "SSH_ASKPASS": str(asker), "SSH_ASKPASS_REQUIRE": "force", "THE_PASSWORD": password}
     argv = ["ssh", *options, guest.address, "echo in"]
-    return subprocess.run(argv, capture_output=True, timeout=60, env=env, stdin=subprocess.DEVNULL, check=False)
+    return subprocess.run(
+        argv, capture_output=True, timeout=patient(60), env=env, stdin=subprocess.DEVNULL, check=False
+    )

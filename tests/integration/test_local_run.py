@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shoal.testing.patience import patient
+
 SHOAL = [sys.executable, "-m", "shoal.cli"]
 
 
@@ -50,7 +52,7 @@ def run(here, *args, code=0, env=None):
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=False,
     )
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -63,7 +65,7 @@ def only_run(here):
 
 
 def wait_for(path: Path, text="", timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while not path.exists() or text not in path.read_text():
         assert time.monotonic() < deadline, f"{text or path} never came"
         time.sleep(0.01)
@@ -158,7 +160,7 @@ def test_the_first_ctrl_c_lets_it_save(here, signum, code):
     process = start(here, "train.py")
     wait_for(here / "ready")
     process.send_signal(signum)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=patient(20))
     assert process.returncode == code, err
     assert (only_run(here) / "checkpoints/saved").exists()
     assert "Ctrl-C again" in err and "stopped after" in err
@@ -177,7 +179,7 @@ def test_the_second_ctrl_c_ends_it_at_once(here):
     wait_for(here / "told")
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=patient(20))
     assert process.returncode == 130 and time.monotonic() - started < 5
 
 
@@ -186,7 +188,7 @@ def test_nothing_is_left_when_the_command_itself_is_killed(here):
     process = start(here, "train.py")
     wait_for(here / "ready")
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=patient(20))
     gone, alive = psutil.wait_procs(
         [p for p in psutil.process_iter() if str(here) in _environment(p).get("SHOAL_SPOOL", "")], timeout=10
     )
@@ -251,7 +253,7 @@ def test_on_a_terminal_the_script_sees_one_and_its_bar_passes_unchanged(here):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 123, 0, 0))
     process = subprocess.Popen([*SHOAL, "run", "train.py"], cwd=here, stdout=theirs, stderr=subprocess.PIPE)
-    process.communicate(timeout=20)
+    process.communicate(timeout=patient(20))
     os.close(theirs)
     assert os.read(ours, 4096) == b"True 123\rbar\r\n"
     os.close(ours)
@@ -309,7 +311,7 @@ def test_a_training_saves_at_ctrl_c_and_goes_on_from_there(here):
     spool = here / "run/spool/rank-0.jsonl"
     wait_for(spool, '"k":"s"')
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=patient(60))
     assert process.returncode == 130, err
     (saved,) = (here / "run/checkpoints").iterdir()
     step = int(saved.name.removeprefix("step-"))

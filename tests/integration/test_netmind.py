@@ -13,6 +13,8 @@ import psutil
 import pytest
 from marks import takes_minutes
 
+from shoal.testing.patience import patient
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -80,7 +82,7 @@ def python(*argv, cwd, **env):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     return subprocess.run(
         [sys.executable, *argv], cwd=cwd, env=kept | {"OMP_NUM_THREADS": "1"} | env,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=patient(120), check=False,
     )  # fmt: skip
 
 
@@ -181,7 +183,7 @@ def test_a_script_that_skips_goes_on_after_kill_9_as_if_nothing_had_happened(ser
             "training", "run", name, "--dir", str(folder), "--accels", "2", *ONE_THREAD,
             "--env", "SHOAL_CHECKPOINT_EVERY=7", "--", "train.py",
         )  # fmt: skip
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patient(90)
     with server.client() as client:
         while not client.checkpoints.list("killed"):
             assert time.monotonic() < deadline
@@ -239,7 +241,7 @@ def test_a_script_of_2023_runs_on_its_own_libraries_beside_one_on_the_newest(ser
     [interpreter] = server.home.glob("cache/envs/*/venv/bin/python")
     plain = [str(interpreter), "story_hf_trainer.py", "--data", "stories", "--max_steps", "5", "--use_cpu", "true"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(plain, cwd=folder, env=kept, capture_output=True, timeout=120, check=True)
+    subprocess.run(plain, cwd=folder, env=kept, capture_output=True, timeout=patient(120), check=True)
     assert of_kind(records(folder), "f")[-1]["status"] == "finished"
     assert (folder / "story-model" / "checkpoint-5" / "model.safetensors").is_file()
 

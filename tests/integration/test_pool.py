@@ -20,6 +20,7 @@ from shoal.testing import slurm
 from shoal.testing.engines import eventually
 from shoal.testing.hosts import lan, missing
 from shoal.testing.live import live_server, processes_of
+from shoal.testing.patience import patient
 
 if why := missing():
     pytest.skip(why, allow_module_level=True)
@@ -159,7 +160,7 @@ def ssh_line(lease, key, *words):
 
 
 def by_ssh(lease, key, command):
-    return subprocess.run(ssh_line(lease, key, command), capture_output=True, timeout=60, check=False).stdout
+    return subprocess.run(ssh_line(lease, key, command), capture_output=True, timeout=patient(60), check=False).stdout
 
 
 def given_back(client, lease):
@@ -325,7 +326,7 @@ def test_a_machine_that_comes_by_itself_joins_by_one_line_that_works_once(server
     (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (folder / "bin" / "python").chmod(0o755)
     line = server.cli("pool", "join-command", "--slots", "1").stdout
-    joined = four.run("sh", "-c", line, timeout=120)
+    joined = four.run("sh", "-c", line, timeout=patient(120))
     assert "This machine is in the pool as 'four'." in joined.stdout
     eventually(lambda: states(server)["four"] == "up", 90, "it does not join")
     again = four.run("sh", "-c", line, check=False)
@@ -345,7 +346,7 @@ def test_a_fresh_machine_makes_its_runtime_and_joins_in_one_go_and_a_job_runs_on
     line = server.cli("pool", "join-command", "--slots", "1").stdout
     with way_out(net.address) as proxy:
         pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")} | {"PIP_PROXY": proxy}
-        joined = fresh.run("sh", "-c", line, timeout=1500, env=pip)
+        joined = fresh.run("sh", "-c", line, timeout=patient(1500), env=pip)
     assert "installing Shoal, Ray and torch" in joined.stdout and "in the pool as 'fresh'" in joined.stdout
     eventually(lambda: states(server)["fresh"] == "up", 90, "it does not join")
     away = [word for name in [*states(server), "local"] if name != "fresh" for word in ("--exclude", name)]

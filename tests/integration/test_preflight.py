@@ -13,6 +13,7 @@ from preflight_scripts import GOOD, STUBBORN, clean_jobs
 from shoal.check.asked import Asked
 from shoal.check.runner import check
 from shoal.check.source import Source
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.torch
 HOST = Path(__file__).parent / "preflight_host.py"
@@ -35,7 +36,7 @@ def tried(tmp_path_factory):
             (folder / "code").mkdir(parents=True)
             (folder / "code" / "train.py").write_text(text)
         (folder / "case.json").write_text(json.dumps({"args": args, "asked": asked}))
-    subprocess.run([sys.executable, HOST, root], check=True, timeout=280)
+    subprocess.run([sys.executable, HOST, root], check=True, timeout=patient(280))
     return folders
 
 

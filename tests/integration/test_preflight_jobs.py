@@ -11,6 +11,7 @@ from preflight_scripts import GOOD
 
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.torch
 WAITS = "import time\nprint('READY', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
@@ -87,6 +88,6 @@ def test_whoever_is_interrupted_leaves_nothing_running(server, code, how):
     with server.client() as client:
         eventually(lambda: [j.status for j in client.jobs.list()] == ["running"], 60)
     process.send_signal(how)
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=patient(60))
     assert process.returncode == 130, said
     eventually(lambda: left(server) == before, 30)

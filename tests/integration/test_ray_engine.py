@@ -17,6 +17,7 @@ from shoal.engines.identity import holder
 from shoal.engines.ray.node import SIGNATURE
 from shoal.testing import hosts as fake_hosts
 from shoal.testing.engines import EngineContract, eventually, make_gang, stand_in, stand_ins_of
+from shoal.testing.patience import patient
 
 pytestmark = [
     pytest.mark.integration,
@@ -198,10 +199,10 @@ def test_nobody_comes_in_without_the_token(cluster):
         assert answer.status_code in (401, 403)
         assert httpx.get(f"{cluster.head.gateway()[0]}/state?after=-1&wait_s=0", headers=headers).status_code == 404
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://{info.address}:{info.dashboard_port}/api/version", timeout=5)
+        httpx.get(f"http://{info.address}:{info.dashboard_port}/api/version", timeout=patient(5))
     for port in {port for process in of_the_head(cluster) for port in ports_of(process)}:
         with suppress(httpx.HTTPError):  # most do not speak HTTP
-            assert httpx.get(f"http://{info.address}:{port}/metrics", timeout=5).status_code != 200, port
+            assert httpx.get(f"http://{info.address}:{port}/metrics", timeout=patient(5)).status_code != 200, port
     assert cluster.head.token_file.stat().st_mode & 0o077 == 0
     shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert cluster.head.token_file.read_text() not in shown

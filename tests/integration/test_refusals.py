@@ -9,6 +9,8 @@ import zipfile
 
 import pytest
 
+from shoal.testing.patience import patient
+
 SCRIPT = {"train.py": "print('hello')"}
 
 
@@ -210,7 +212,7 @@ def test_a_bad_key_is_an_auth_error(server):
 def test_an_expired_key_is_an_auth_error(server):
     made = server.json("key", "create", "shortlived", "--expires", "1s")
     with_key = {"SHOAL_URL": server.json("server", "status")["url"], "SHOAL_API_KEY": made["key"]}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while (done := server.cli("training", "list", env=with_key, check=None)).returncode == 0:
         assert time.monotonic() < deadline
     assert done.returncode == 5

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from shoal.testing.patience import patient
+
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 TRAIN = """
@@ -105,7 +107,7 @@ def test_the_exit_of_a_script_decides_how_its_run_ended(tmp_path, start):
             f"import sys, shoal\nrun = shoal.init(dir='r {name}')\nrun.step(loss=1.0)\n{body}"
         )
         process = start(tmp_path / "end.py", cwd=tmp_path)
-        error = process.communicate(timeout=60)[1]
+        error = process.communicate(timeout=patient(60))[1]
         assert process.returncode == code, (name, error)
         assert records(tmp_path / f"r {name}")[-1]["status"] == status, name
 
@@ -138,7 +140,7 @@ def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path
     read_until(process, "at 0 20")
     process.send_signal(signal.SIGTERM)
     asked = time.monotonic()
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=patient(60))
     assert time.monotonic() - asked < 20
     left = {line.split()[1]: line.split()[2:] for line in out.splitlines() if line.startswith("left")}
     assert left["0"] == left["1"], error
@@ -153,7 +155,7 @@ def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path
 def test_ranks_save_together_by_the_clock_of_rank_0(tmp_path, script, start):
     folder = tmp_path / "r"
     process = start(*torchrun(script, folder, 400, 1))
-    error = process.communicate(timeout=120)[1]
+    error = process.communicate(timeout=patient(120))[1]
     assert process.returncode == 0, error
     saved = [r["i"] for r in records(folder) if r["k"] == "c"]
     assert len(saved) >= 2 and saved[-1] == 400, (saved, error)
@@ -176,7 +178,7 @@ def test_a_rank_told_to_stop_after_its_peer_died_still_ends(tmp_path, script, st
         read_until(ranks[0], "at 0 10")
         ranks[1].kill()
         ranks[0].terminate()
-        assert ranks[0].wait(timeout=30) != 0
+        assert ranks[0].wait(timeout=patient(30)) != 0
     finally:
         for process in ranks:
             process.kill()

@@ -19,6 +19,7 @@ from shoal.core.errors import Corrupt, NotFound, NotSignedIn, Refused, TimedOut,
 from shoal.data.filesystem import ShoalFileSystem
 from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "2"))
 RECORDS = 60_000
@@ -93,7 +94,7 @@ def reader(server, cache, limit_gb=20, **options):
 
 
 def outcome(process):
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=patient(240))
     assert process.returncode == 0, err
     return [int(line) for line in out.split()], int(err.split("fetched ")[1])
 
@@ -354,7 +355,7 @@ class Proxy:
                 if fault in ("drop", "hang"):
                     self.close_connection = True
                     return
-                link = http.client.HTTPConnection(upstream.hostname, upstream.port, timeout=30)
+                link = http.client.HTTPConnection(upstream.hostname, upstream.port, timeout=patient(30))
                 link.request(self.command, self.path, body, dict(self.headers))
                 reply = link.getresponse()
                 data = bytearray(reply.read())

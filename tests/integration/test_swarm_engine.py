@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from shoal.testing import hosts, line
+from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 pytest.importorskip("hivemind")
@@ -65,7 +66,7 @@ class Peer:
 
     def expect(self, is_it: Callable[[dict[str, Any]], bool], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """The first thing it says, or has said, that is it."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patient(timeout_s)
         with self._news:
             while True:
                 for facts in self.said:
@@ -136,7 +137,7 @@ class Field:
 
     def expect_gone(self, name: str, tree: list[psutil.Process]) -> None:
         """All that a peer has started ends soon after it."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patient(10)
         while left := self._left_of(name, tree):
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.05)

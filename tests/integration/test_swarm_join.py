@@ -15,6 +15,7 @@ from marks import takes_minutes
 from shoal.core.invitations import split_link, unseal
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
+from shoal.testing.patience import patient
 
 pytest.importorskip("hivemind", reason="needs the swarm extra")
 
@@ -61,7 +62,7 @@ def create(server, name, folder, *options, entry):
 
 def until(server, name, condition, timeout_s=120):
     """The swarm, once it is so."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     with server.client() as client:
         while not condition(swarm := client.swarms.get(name)):
             assert time.monotonic() < deadline, swarm
@@ -92,7 +93,7 @@ class Joined:
 
     def end(self):
         """Exit code and all that was said."""
-        rest, _ = self.process.communicate(timeout=60)
+        rest, _ = self.process.communicate(timeout=patient(60))
         return self.process.returncode, "".join(self.lines) + rest
 
 
@@ -110,7 +111,7 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     joined.process.send_signal(signal.SIGINT)
     code, said = joined.end()
     assert code == 0 and "Left swarm 'reef'" in said
-    assert not psutil.wait_procs(below, timeout=10)[1], "something of it lives"
+    assert not psutil.wait_procs(below, timeout=patient(10))[1], "something of it lives"
     assert server.json("swarm", "peers", "reef")[0]["state"] == "left"
     home = server.home / "swarms" / "joined" / tickets[0]["peer"]
     assert [path.name for path in home.iterdir()] == ["run"], "keys or code are left"
@@ -122,7 +123,7 @@ def test_a_killed_peer_leaves_no_process_another_is_brought_over_by_a_resume_and
     bad.until("trains")
     below = dead.below()
     dead.process.kill()
-    assert not psutil.wait_procs(below[1:], timeout=20)[1], "what a killed peer started lives on"
+    assert not psutil.wait_procs(below[1:], timeout=patient(20))[1], "what a killed peer started lives on"
     dead.end()
     before = json.loads(bad.lines[-3].partition(" ")[2])["run_id"]
     server.cli("swarm", "resume", "reef", "--force")
@@ -162,7 +163,7 @@ def test_a_clock_an_hour_off_is_named(server):
         env=server.env(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=False,
     )
     assert done.returncode == 4 and "3600 s behind the server's" in done.stderr and "timedatectl" in done.stderr
@@ -211,7 +212,7 @@ def test_everyone_is_killed_and_the_swarm_goes_on_from_its_last_checkpoint(serve
     below = first.below()
     first.process.kill()
     psutil.Process(swarm.keeper.pid).kill()
-    assert not psutil.wait_procs(below[1:], timeout=20)[1], "a trainer lives on"
+    assert not psutil.wait_procs(below[1:], timeout=patient(20))[1], "a trainer lives on"
     first.end()
     with server.client() as client:
         kept = client.swarms.checkpoints("sums")[-1]

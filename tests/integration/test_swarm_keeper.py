@@ -19,6 +19,7 @@ from shoal.server.services import swarm_kick, swarm_peers, swarm_rows, swarms
 from shoal.server.services.swarm_invitations import guest
 from shoal.server.services.swarm_process import MARK
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 from shoal.testing.server import add_person, add_source, make_context
 
 pytest.importorskip("hivemind", reason="needs the swarm extra")
@@ -94,7 +95,7 @@ class World:
     def close(self):
         for process in self.processes():
             process.kill()
-        psutil.wait_procs(self.processes(), timeout=10)
+        psutil.wait_procs(self.processes(), timeout=patient(10))
         self.ctx.db.close()
 
 

@@ -29,6 +29,7 @@ from shoal.swarm.book import LASTS_S, Book, validator
 from shoal.swarm.peer import start_dht
 from shoal.swarm.records import Progress, Reader, key_of, new_signing_key, public_of, seal, subkey_of
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
@@ -53,7 +54,7 @@ class Lines:
         return [json.loads(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
 
     def until(self, found: Callable[[list[dict[str, Any]]], Any], *, seconds: float = 60.0) -> Any:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while not (result := found(self.all())):
             assert time.monotonic() < deadline, f"{self.all()[-5:]}\n{self.log()}"
             assert self.process.poll() is None or found(self.all()), self.log()

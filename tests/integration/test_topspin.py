@@ -16,6 +16,8 @@ import pytest
 import torch
 from topspin_scripts import AUTO, DIST, MANY, OTHER_PARAM, OTHER_TRAIN, PARAM, TRAIN
 
+from shoal.testing.patience import patient
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topspin"
 SCRIPTS = "example/nlp/intent_dection"
 
@@ -78,7 +80,7 @@ def start(here, *args, **given):
 
 def run(here, *args, code=0, **given):
     process = start(here, *args, **given)
-    told, _ = process.communicate(timeout=240)
+    told, _ = process.communicate(timeout=patient(240))
     assert process.returncode == code, f"{process.returncode}\n{told}\n{logs(here)}"
     return told
 
@@ -101,7 +103,7 @@ def weight(meta):
 
 
 def wait_for(condition, process, timeout_s=240):
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -127,7 +129,7 @@ def test_the_printed_example_in_debug_mode_is_killed_stopped_restored_and_draws_
     process.send_signal(signal.SIGSTOP)
     run(printed, "-m", "palframe.pytorch.estimator4.stopper", str(root))
     process.send_signal(signal.SIGCONT)
-    told, _ = process.communicate(timeout=240)
+    told, _ = process.communicate(timeout=patient(240))
     assert process.returncode == 0 and "Training is stopped; it can be restored." in told
     assert (meta / "TRAIN.STOPPED").exists() and result(meta)["seen"] < 500
     told = run(printed, f"{SCRIPTS}/train.py")
@@ -201,7 +203,7 @@ def test_a_run_over_two_servers_that_is_killed_fails_and_is_restored_exactly(sma
     assert len(victims) == 2
     assert {p.name for p in (meta.parent / "log").glob("log.node_*")} == {"log.node_0", "log.node_1"}
     victims[1].kill()
-    told, _ = process.communicate(timeout=240)
+    told, _ = process.communicate(timeout=patient(240))
     assert process.returncode == 1 and "fails: killed by SIGKILL" in told
     run(small, "dist.py", **given, restore=str(meta.parent))
     assert result(meta)["status"] == "finished"
@@ -216,7 +218,7 @@ def test_the_stopper_stops_a_run_which_saves_and_says_so(small):
     stopped = run(small, "-m", "palframe.pytorch.estimator4.stopper", str(meta.parent))
     assert "saves and stops" in stopped
     (small / "go").touch()
-    told, _ = process.communicate(timeout=240)
+    told, _ = process.communicate(timeout=patient(240))
     assert process.returncode == 143 and "is stopped" in told, told
     assert (meta / "TRAIN.STOPPED").exists() and result(meta)["status"] == "stopped"
     folder = meta.parent / "model"
@@ -232,7 +234,7 @@ def test_a_batch_is_stopped_with_all_its_runs_and_goes_on_where_it_was(small):
     while "Stopping: 1 running tasks save, 1 are not started." not in (line := process.stdout.readline()):
         assert line, "the starter has ended"
     (small / "go").touch()
-    told, _ = process.communicate(timeout=240)
+    told, _ = process.communicate(timeout=patient(240))
     assert process.returncode == 143 and "2 stopped" in told, told
     (meta,) = runs(small)
     assert result(meta)["status"] == "stopped"

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from shoal.testing.patience import patient
+
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 WORKER = Path(__file__).with_name("trainer_worker.py")
@@ -48,7 +50,7 @@ def start(scenario: str, folder: Path, world: int) -> list[subprocess.Popen[str]
 
 
 def finish(ranks: list[subprocess.Popen[str]], *, expect: int = 0) -> str:
-    said = [process.communicate(timeout=120)[0] for process in ranks]
+    said = [process.communicate(timeout=patient(120))[0] for process in ranks]
     assert all((process.returncode == 0) == (expect == 0) for process in ranks), "\n".join(said)
     return "\n".join(said)
 
@@ -97,7 +99,7 @@ def test_a_run_killed_at_its_worst_goes_on_as_if_it_had_not_been(tmp_path):
     finish(start("slow", tmp_path / "whole", 2))
     ranks = start("slow", tmp_path / "cut", 2)
     at = tmp_path / "cut" / "run" / "at0"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patient(60)
     while not (at.exists() and int(at.read_text() or 0) >= 7):
         assert time.monotonic() < deadline
         assert ranks[0].poll() is None, ranks[0].communicate()[0]
@@ -116,7 +118,7 @@ def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
     script.write_text(page.split("```python\n")[1].split("```")[0])
     done = subprocess.run(
         [str(Path(sys.executable).with_name("shoal")), "run", "--nproc", "2", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=patient(120), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     best = float(done.stdout.rsplit("best=", 1)[1].split(")")[0])

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from shoal.testing.patience import patient
+
 pytest.importorskip("torch")
 
 TRAINING = """
@@ -53,7 +55,7 @@ def verify(tmp_path, monkeypatch):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=patient(240),
             check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr

@@ -13,6 +13,7 @@ from shoal.core.jobs import JobSpec
 from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
+from shoal.testing.patience import patient
 
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 JOBS = 6
@@ -121,7 +122,7 @@ def test_kill_9_of_nursery_agent_and_server_loses_and_repeats_nothing(server, so
     if rng.random() < 0.5:
         nursery.kill()
     server.kill()
-    gone, left = psutil.wait_procs([nursery], timeout=10)
+    gone, left = psutil.wait_procs([nursery], timeout=patient(10))
     assert gone and not left
     server.start()
     for name in names:

@@ -26,6 +26,7 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_DATA_CACHE_GB": "How much of them it keeps, in GB (default 20).",
     "SHOAL_JOIN": "The token a machine joins the pool with; part of the line `shoal pool join-command` prints.",
     "SHOAL_LOG_LEVEL": "Server and agent log level (default INFO).",
+    "SHOAL_TEST_PATIENCE": "Factor for the time limits of tests that use `shoal.testing` (default: measured).",
 }
 
 

@@ -26,6 +26,7 @@ from shoal.core.agents import (
 )
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import Fenced, Forbidden, NotFound, OutOfSequence, ShoalError
+from shoal.testing.patience import patient
 
 
 class AgentServer:
@@ -105,7 +106,7 @@ class AgentServer:
 
     def wait(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
         """Until something the agents say makes it true; returns its value, or raises with what is known."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patient(timeout_s)
         with self._changed:
             while not (value := condition()):
                 if time.monotonic() > deadline:

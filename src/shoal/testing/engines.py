@@ -15,6 +15,7 @@ import psutil
 
 from shoal.core.agents import Launch
 from shoal.engines.base import AgentState, Engine, Gang
+from shoal.testing.patience import patient
 
 _STAND_IN = """
 import json, os, pathlib, signal, sys, psutil
@@ -76,7 +77,7 @@ def eventually(
     condition: Callable[[], object], timeout_s: float = 20.0, otherwise: str = "the condition did not come true in time"
 ) -> None:
     """Wait for a condition, not for a time."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(otherwise)

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from shoal.testing.line import Line
+from shoal.testing.patience import patient
 
 SSH_PORT = 22
 USER = "root"
@@ -311,7 +312,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _wait_for_port(address: str, port: int) -> None:
-    deadline = time.monotonic() + _BOOT_S
+    deadline = time.monotonic() + patient(_BOOT_S)
     while True:
         try:
             socket.create_connection((address, port), timeout=1).close()

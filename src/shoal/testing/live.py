@@ -17,6 +17,7 @@ import psutil
 from shoal.client import Client
 from shoal.client.local import owner_key, read_record, running_server, start_server, stop_server
 from shoal.core.settings import Layout, ServerSettings
+from shoal.testing.patience import patient
 
 _WAIT_S = 60.0
 
@@ -73,7 +74,7 @@ class LiveServer:
             env=self.env() | (env or {}),
             capture_output=True,
             text=True,
-            timeout=options.pop("timeout", 240),
+            timeout=patient(options.pop("timeout", 240)),
             check=False,
             **options,
         )
@@ -100,7 +101,7 @@ class LiveServer:
 
     def wait_for(self, job: str, condition: Callable[[Any], bool], what: str = "", timeout_s: float = _WAIT_S) -> Any:
         """The job's view once `condition` holds for it."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patient(timeout_s)
         with self.client() as client:
             while True:
                 view = client.jobs.get(job)

@@ -5,16 +5,19 @@ Nothing here listens, schedules or starts agents; `shoal.testing.live` does.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-import anyio
 import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -42,6 +45,10 @@ from shoal.server.services.vault import Vault
 from shoal.store.hashing import chunk_hash
 from shoal.store.local import LocalStore
 from shoal.store.wire import encode_frames
+
+T = TypeVar("T")
+_AT_EXIT = ExitStack()
+atexit.register(_AT_EXIT.close)
 
 
 class IdleEngine(Engine):
@@ -118,6 +125,18 @@ def _first_app() -> FastAPI:
     return create_app(cast(Context, None))
 
 
+def run_async(function: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine function in this process's one event loop for tests, and return its result."""
+    return _portal().call(function)
+
+
+@functools.cache
+def _portal() -> BlockingPortal:
+    """Keep one loop and its worker threads for all calls: to make them anew takes longer than most calls."""
+    portal = start_blocking_portal(name="calls of tests")
+    return _AT_EXIT.enter_context(portal)
+
+
 class AppClient:
     """Calls an app in this process, as one caller. A bug in the app is a 500 here, as it is for people."""
 
@@ -132,7 +151,7 @@ class AppClient:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1") as client:
                 return await client.request(method, path, headers=self.headers, **options)
 
-        return anyio.run(send)
+        return run_async(send)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)

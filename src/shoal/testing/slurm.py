@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from shoal.testing.hosts import Host, Lan
+from shoal.testing.patience import patient
 
 _TOOLS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 _START_S = 60.0
@@ -181,7 +182,7 @@ class Cluster:
             return False
 
     def _until(self, condition: Callable[[], bool], timeout_s: float = _START_S) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + patient(timeout_s)
         while not condition():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             if ended or time.monotonic() > deadline:

@@ -11,6 +11,7 @@ from shoal.core.datasets import DatasetImport, DatasetStatus
 from shoal.core.errors import NotFound
 from shoal.server.services import datasets, imports
 from shoal.server.services.imports import stop_imports
+from shoal.testing.patience import patient
 from shoal.testing.server import make_context
 
 DATA = os.urandom(2_000_000)
@@ -34,7 +35,7 @@ def wait_for(ctx, access, dataset_id, *, timeout_s=30.0):
 
 
 def until(ctx, access, dataset_id, condition, *, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while time.monotonic() < deadline:
         try:
             view = datasets.get(ctx, access, dataset_id)
@@ -55,7 +56,7 @@ def run(ctx, access, url, *, name="data", **more):
 
 
 def stop_waiting(condition, what, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)

@@ -13,6 +13,7 @@ import pytest
 
 from shoal.core.agents import BeatReply
 from shoal.testing.agent_gang import Gang
+from shoal.testing.patience import patient
 
 STUBBORN = """
 import os, signal, sys, time
@@ -195,7 +196,7 @@ def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(gang: Callabl
     job = gang(["t.py"], {"t.py": COUNT.replace("400", "60")})
     job.server.wait(lambda: job.server.log())
     job.server.stop()
-    psutil.wait_procs(psutil.Process(job.agents[0].pid).children(recursive=True), timeout=20)
+    psutil.wait_procs(psutil.Process(job.agents[0].pid).children(recursive=True), timeout=patient(20))
     assert job.agents[0].poll() is None
     job.server.start()
     assert job.finish() == [0]
@@ -207,7 +208,7 @@ def test_an_agent_killed_while_the_server_is_down_loses_no_line_and_no_result(ga
     job.server.wait(lambda: job.server.log())
     job.server.stop()
     result = job.work_dir() / "result.json"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while not result.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     job.agents[0].kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.testing.agent_gang import Gang
+from shoal.testing.patience import patient
 
 SHOW = """
 import json, os, sys
@@ -191,7 +192,7 @@ def test_an_agent_the_server_does_not_want_leaves(gang: Callable[..., Gang]) -> 
     job = gang(["t.py"], {"t.py": "print(1)"}, start=False)
     path = job.launch_file(0)
     path.write_text(path.read_text().replace("token-0", "stranger"))
-    done = subprocess.run(["python", "-m", "shoal.agent", str(path)], timeout=30, check=False)
+    done = subprocess.run(["python", "-m", "shoal.agent", str(path)], timeout=patient(30), check=False)
     assert done.returncode == 4
     assert "join refused: forbidden" in (job.work_dir() / "agent.log").read_text()
 

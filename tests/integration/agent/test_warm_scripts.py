@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.agent import guise
+from shoal.testing.patience import patient
 
 HELPER = """
 class Broken(Exception):
@@ -194,7 +195,13 @@ def warm(folder: Path, env: dict[str, str]) -> dict[str, list[object]]:
     argv, full = guise.roomy([sys.executable, "-u", *program, "cases.json", "results.json"], {**env, "SECRET": "no"})
     with ours, theirs:
         subprocess.run(
-            argv, env=full, cwd=folder, pass_fds=[theirs.fileno()], check=True, timeout=120, stdin=subprocess.DEVNULL
+            argv,
+            env=full,
+            cwd=folder,
+            pass_fds=[theirs.fileno()],
+            check=True,
+            timeout=patient(120),
+            stdin=subprocess.DEVNULL,
         )
     results = json.loads((folder / "results.json").read_text())
     return dict(zip(names[:-1], results[:-1], strict=True)) | {"random again": results[-1]}
@@ -212,7 +219,7 @@ def test_a_script_shows_the_same_as_in_a_new_interpreter(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patient(60),
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -1,26 +1,36 @@
 """The written pages: links lead somewhere, commands parse, the README fits a screen, dependencies have reasons."""
 
+import functools
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
-import pytest
 from cyclopts.exceptions import CycloptsError, MissingArgumentError
 
 from shoal.cli.main import app
+from shoal.testing.each import check_each
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FIRST_SCREEN = 45
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+def on_each_page(check):
+    """Check the text of every page; fail once, with all pages that are wrong and why."""
+    check_each(
+        (page.relative_to(ROOT) for page in PAGES),
+        lambda name: check(ROOT / name, (ROOT / name).read_text(encoding="utf-8")),
+    )
 
 
-@each_page
-def test_every_relative_link_leads_somewhere(page):
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+def test_every_relative_link_leads_somewhere():
+    on_each_page(links_lead_somewhere)
+
+
+def links_lead_somewhere(page, text):
+    text = FENCE.sub("", text)
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
     for target in targets:
         if re.match(r"[a-z]+:", target):
@@ -33,33 +43,40 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in anchors(found), f"{target}: no such heading"
 
 
-@each_page
-def test_every_shoal_command_shown_is_one_the_parser_takes(page):
-    for command in shoal_commands(page.read_text(encoding="utf-8")):
+def test_every_shoal_command_shown_is_one_the_parser_takes():
+    on_each_page(commands_shown_are_taken)
+
+
+def commands_shown_are_taken(_, text):
+    for command in shoal_commands(text):
         words = shlex.split(command, comments=True)[1:]
         try:
-            check(words)
+            check(tuple(words))
         except CycloptsError as error:
             raise AssertionError(f"{command}\n{error}") from None
 
 
-@each_page
-def test_every_shoal_command_spoken_of_exists_with_its_options(page):
-    """What is cut short with `…` is not meant to be typed, and arguments may be left out."""
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+def test_every_shoal_command_spoken_of_exists_with_its_options():
+    """A command that is cut short with `…` is not meant to be typed, and arguments may be left out."""
+    on_each_page(commands_spoken_of_exist)
+
+
+def commands_spoken_of_exist(_, text):
+    text = FENCE.sub("", text)
     for span in re.findall(r"`(shoal [^`…]+)`", text):
         try:
-            check(shlex.split(split(span)[0])[1:])
+            check(tuple(shlex.split(split(span)[0])[1:]))
         except MissingArgumentError:
             continue
         except CycloptsError as error:
             raise AssertionError(f"{span}\n{error}") from None
 
 
-@each_page
-def test_no_page_names_a_path_of_somebodys_machine(page):
-    text = page.read_text(encoding="utf-8")
-    assert not re.search(r"/(?:root|work|home/(?!me/|ada/)\w+)/", text)
+def test_no_page_names_a_path_of_somebodys_machine():
+    def check(_, text):
+        assert not re.search(r"/(?:root|work|home/(?!me/|ada/)\w+)/", text)
+
+    on_each_page(check)
 
 
 def test_the_first_screen_of_the_readme_fits_a_screen():
@@ -87,11 +104,12 @@ def test_every_page_is_reachable_from_the_index():
             assert f"]({name})" in index, f"docs/README.md does not link {name}"
 
 
-def check(words: list[str]) -> None:
+@functools.cache  # many pages show the same commands; those that fail are not kept
+def check(words: tuple[str, ...]) -> None:
     """As main() does: the options of every command first, the rest by the command itself."""
     if not words or {"--help", "--version"} & set(words):
         return
-    _, bound, _ = app.meta.parse_args(words, exit_on_error=False, print_error=False)
+    _, bound, _ = app.meta.parse_args(list(words), exit_on_error=False, print_error=False)
     if bound.args:
         app.parse_args(bound.args, exit_on_error=False, print_error=False)
 

@@ -15,8 +15,7 @@ from shoal.cli import _errors
 from shoal.core.errors import BY_CODE
 from shoal.core.jobs import RESERVED_ENV
 from shoal.core.settings import ENV_VARS, ServerSettings
-
-COMMANDS = {" ".join(path): command for path, command in cli.commands()}
+from shoal.testing.each import check_each
 
 
 def section(page: str, heading: str) -> str:
@@ -31,16 +30,20 @@ def test_the_reference_is_what_the_code_says(capsys):
     assert generate(["--check"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_has_a_meaning_and_an_example(reference, name):
-    text = section(reference["cli"], f"## shoal {name}")
-    assert f"shoal {name}" in text.split("```bash")[1], "no example"
-    for option in cli.options_of(COMMANDS[name]):
-        row = next((line for line in text.splitlines() if f"`{option.names[0]}`" in line), "")
-        assert row and row.rstrip(" |").split("|")[-1].strip() != f"`{option.names[0]}`", (
-            f"{option.names[0]} has no meaning"
-        )
-        assert cli.help_of(option, COMMANDS[name]), f"{option.names[0]} has no meaning"
+def test_every_command_and_option_has_a_meaning_and_an_example(reference):
+    commands = {" ".join(path): command for path, command in cli.commands()}
+
+    def check(name):
+        text = section(reference["cli"], f"## shoal {name}")
+        assert f"shoal {name}" in text.split("```bash")[1], "no example"
+        for option in cli.options_of(commands[name]):
+            row = next((line for line in text.splitlines() if f"`{option.names[0]}`" in line), "")
+            assert row and row.rstrip(" |").split("|")[-1].strip() != f"`{option.names[0]}`", (
+                f"{option.names[0]} has no meaning"
+            )
+            assert cli.help_of(option, commands[name]), f"{option.names[0]} has no meaning"
+
+    check_each(commands, check)
 
 
 def test_every_option_of_every_command_is_listed_once(reference):
@@ -67,11 +70,12 @@ def test_every_environment_variable_in_the_code_is_documented(reference, root):
     assert not missing
 
 
-@pytest.mark.parametrize("route", api.routes(), ids=lambda r: f"{'/'.join(sorted(r.methods))} {r.path}")
-def test_every_route_is_documented(reference, route):
-    for method in route.methods:
-        text = section(reference["api"], f"### `{api.heading(route, method)}`")
+def test_every_route_is_documented(reference):
+    def check(heading):
+        text = section(reference["api"], f"### `{heading}`")
         assert text.strip().splitlines()[0] and not text.strip().startswith("- Who"), "no docstring"
+
+    check_each((api.heading(route, method) for route in api.routes() for method in route.methods), check)
 
 
 def test_every_error_code_and_exit_code_is_documented(reference):

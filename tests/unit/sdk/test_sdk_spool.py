@@ -11,6 +11,7 @@ import pytest
 from shoal.sdk import spool as spool_module
 from shoal.sdk.context import read_context
 from shoal.sdk.spool import Spool, quoted
+from shoal.testing.patience import patient
 
 
 def put(spool, step, values, now):
@@ -202,7 +203,7 @@ def test_after_closing_nothing_is_written(spool):
 def test_steps_are_written_soon_without_being_asked_and_before_any_other_record(spool):
     for step in range(3):
         spool.write_step(step, {"loss": 1.0}, 0.0)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patient(30)
     while len(spool.path.read_text().splitlines()) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     spool.write_step(3, {"loss": 1.0}, 0.0)

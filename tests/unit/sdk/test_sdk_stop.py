@@ -10,6 +10,7 @@ from sdk_memory_store import Store
 from shoal.agent.wire import SAVE_WANTED
 from shoal.sdk.context import read_context
 from shoal.sdk.stop import Decision, Stop
+from shoal.testing.patience import patient
 
 
 class Clock:
@@ -35,7 +36,7 @@ def make(tmp_path):
 
 
 def wait_for(condition, timeout_s=10.0):
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + patient(timeout_s)
     while not condition():
         assert time.monotonic() < until, "did not come true in time"
         time.sleep(0.005)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-import anyio
 import httpx
 from fastapi import FastAPI
 
 from shoal.server.context import Context
 from shoal.server.models.people import User
 from shoal.server.services.people import start_session
-from shoal.testing.server import Person
+from shoal.testing.server import Person, run_async
 
 BASE = "http://127.0.0.1:8000"
 
@@ -40,7 +39,7 @@ class Browser:
                 self.cookies = client.cookies
                 return answer
 
-        return anyio.run(send)
+        return run_async(send)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)
