@@ -101,25 +101,28 @@ def _build(torch: Any) -> str | None:
 def _device_error(torch: Any, kind: str) -> str | None:
     """Return torch's own words on why there is no device, or None if there is one (or nobody knows)."""
     module = torch.xpu if kind == "xpu" else torch.cuda
-    if module.is_initialized() or (kind == "cuda" and _nvml_is_sure(torch)):
+    if module.is_initialized() or _is_sure(torch, kind):
         return None
     return _ask_in_child(module)
 
 
-def _nvml_is_sure(torch: Any) -> bool:
-    """Return whether a device is visible and its driver can run this build, as far as that is known without CUDA."""
+def _is_sure(torch: Any, kind: str) -> bool:
+    """Return whether NVML or AMD SMI sees a device that this build can use: quick, and without initialising it."""
+    try:
+        if kind == "rocm":
+            return torch.cuda._device_count_amdsmi() > 0 and _may_open("/dev/kfd")
+        return kind == "cuda" and torch.cuda._device_count_nvml() > 0 and _driver_fits(torch.version.cuda)
+    except Exception:  # not in this version of torch: the driver is asked
+        return False
+
+
+def _driver_fits(cuda: str) -> bool:
     import ctypes
 
-    try:
-        if torch.cuda._device_count_nvml() <= 0:
-            return False
-        driver = ctypes.c_int()
-        # The one call of the driver that works without initialising it.
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
-        fits = driver.value // 1000 >= int(torch.version.cuda.split(".")[0])
-    except Exception:
-        return False
-    return not failed and fits and os.access("/dev/nvidia-uvm", os.R_OK | os.W_OK)
+    version = ctypes.c_int()
+    # The one call of the driver that works without initialising it.
+    failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return not failed and version.value // 1000 >= int(cuda.split(".")[0]) and _may_open("/dev/nvidia-uvm")
 
 
 def _ask_in_child(module: Any) -> str | None:
@@ -163,7 +166,13 @@ def _end(child: int) -> None:
 
 def _permission(kind: str) -> str:
     path = _FILES[kind]
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK) and kind != "xpu":  # noqa: PTH110
-        groups = ": the user must be in the groups video and render" if kind == "rocm" else ""
-        return f"; no permission on {path}{groups}"
-    return f"; there is no {path}" if kind == "rocm" and not os.path.exists(path) else ""  # noqa: PTH110
+    if not os.path.exists(path):  # noqa: PTH110
+        return f"; there is no {path}" if kind == "rocm" else ""
+    if kind == "xpu" or _may_open(path):
+        return ""
+    groups = ": the user must be in the groups video and render" if kind == "rocm" else ""
+    return f"; no permission on {path}{groups}"
+
+
+def _may_open(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)

@@ -77,6 +77,15 @@ def test_the_driver_is_asked_in_another_process() -> None:
     assert asked == [], "CUDA initialised here would end what the script may set or fork"
 
 
+def test_where_the_devices_can_be_counted_without_the_driver_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_promise, "_may_open", lambda path: True)
+    monkeypatch.setattr(device_promise, "_driver_fits", lambda cuda: cuda == "12.8")
+    counted = {"_device_count_nvml": lambda: 1, "_device_count_amdsmi": lambda: 1, "init": no_driver}
+    assert why(torch(cuda="12.8", **counted)) == why(torch(hip="6.2", **counted), "rocm") == ""
+    assert "too old" in why(torch(cuda="13.0", **counted)), "a driver too old for this build is asked for its own words"
+    assert "too old" in why(torch(cuda="12.8", **counted | {"_device_count_nvml": lambda: 0}))
+
+
 def test_a_driver_that_does_not_answer_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
