@@ -83,6 +83,45 @@ assert start.elapsed_time(end) >= 0
 generator = torch.Generator(device="cuda").manual_seed(3)
 assert isinstance(generator, torch.Generator) and torch.rand(1, generator=generator, device="cuda").device.type == "cpu"
 
+accelerator = torch.accelerator
+assert accelerator.is_available() and accelerator.device_count() == 1 and accelerator.current_accelerator().type == "cuda"
+assert accelerator.current_accelerator(check_available=True) is not None and str(accelerator.current_accelerator()) == "cuda"
+found = accelerator.current_accelerator()
+for tensor in (torch.ones(1, device=found), torch.ones(1).to(found), nn.Linear(1, 1, device=found).weight, torch.ones(1).to(torch.device(found))):
+    assert tensor.device.type == "cpu"
+with found:
+    assert torch.ones(1).device.type == "cpu"
+with torch.device("meta"):
+    late = nn.Linear(2, 2)
+late.to_empty(device=found)
+accelerator.set_device_index(1)
+assert torch.cuda.current_device() == accelerator.current_device_index() == 1
+with accelerator.device_index(0):
+    assert torch.cuda.current_device() == 0
+torch.cuda.set_device(f"{found}:0")
+assert accelerator.current_device_index() == 0
+accelerator.synchronize(); accelerator.synchronize(found); accelerator.empty_cache(); accelerator.reset_peak_memory_stats()
+assert accelerator.memory_allocated() == accelerator.max_memory_reserved() == accelerator.memory_stats()["allocated_bytes.all.peak"] == 0
+assert accelerator.get_memory_info()[1] == total and torch.float32 in accelerator.get_device_capability()["supported_dtypes"]
+accelerator.set_stream(accelerator.current_stream())
+start, end = torch.Event(enable_timing=True), torch.Event(device="cuda", enable_timing=True)
+start.record(); end.record(accelerator.current_stream()); end.synchronize()
+assert start.elapsed_time(end) >= 0
+with torch.Stream(device=found) as stream:
+    stream.wait_event(stream.record_event())
+for asked in ("cuda", "cuda:0", found, torch.device("cuda"), None):
+    assert torch.get_device_module(asked) is torch.cuda, asked
+assert isinstance(torch.Generator(device=found), torch.Generator)
+with torch.autocast(torch.device("cuda").type, dtype=torch.float16):
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+assert torch.cuda.nccl.version() >= (2, 10) and not torch.cuda.is_current_stream_capturing()
+before = torch.get_rng_state()
+for options in ({}, {"devices": [0]}, {"devices": [0], "device_type": "cuda"}):
+    with torch.random.fork_rng(**options):
+        torch.rand(1, device=found)
+    assert torch.equal(before, torch.get_rng_state()), options
+torch.cuda.memory._record_memory_history(max_entries=10); torch.cuda.memory._record_memory_history(enabled=None)
+
 torch.save({"weight": torch.ones(2)}, "saved.pt")
 for where in ("cuda:0", torch.device("cuda"), {"cuda:0": "cuda:1"}, lambda storage, _: storage.cuda(0), None):
     assert torch.load("saved.pt", map_location=where)["weight"].device.type == "cpu"
@@ -161,6 +200,68 @@ def test_workers_of_torchrun_are_reached_too(here):
     done = run(here, DDP, "-n", "2", command=("torchrun", "--nproc-per-node=gpu", "train.py"))
     check_ddp([line.partition("] ")[2] for line in done.stdout.splitlines()])
     assert done.stderr.count(NOTICE) == 1
+
+
+EXAMPLES = """
+import os, sys, torch, torch.distributed as dist, torch.nn as nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+def verify_min_gpu_count(min_gpus: int = 2) -> bool:
+    return torch.accelerator.is_available() and torch.accelerator.device_count() >= min_gpus
+
+if not verify_min_gpu_count():
+    print("Unable to locate sufficient gpus to run this example. Exiting.")
+    sys.exit()
+torch.set_num_threads(1)
+rank = int(os.environ["LOCAL_RANK"])
+acc = torch.accelerator.current_accelerator()
+device = torch.device(f"{acc}:{rank}")
+torch.accelerator.set_device_index(rank)
+dist.init_process_group(backend=dist.get_default_backend_for_device(acc), device_id=device)
+
+def block():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+def train(model, x):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = (model(x) - 1).pow(2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses[-1] < losses[0]
+
+torch.manual_seed(0)
+with torch.device("meta"):
+    sharded = block()
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+fully_shard(sharded[0], mp_policy=policy)
+fully_shard(sharded, mp_policy=policy)
+sharded.to_empty(device=device)
+for layer in (sharded[0], sharded[2]):
+    layer.reset_parameters()
+mesh = init_device_mesh(acc.type, (dist.get_world_size(),))
+split = parallelize_module(block().to(acc.type), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+wrapped = nn.parallel.DistributedDataParallel(block().to(device), device_ids=[rank])
+x = torch.rand(4, 8, device=device)
+for name, model in (("fsdp2", sharded), ("tensor parallel", split), ("ddp", wrapped)):
+    assert train(model, x), name
+    print(f"{name} trained on {torch.accelerator.current_device_index()}" + chr(10), end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_pytorchs_own_examples_find_their_accelerators_and_train(here):
+    done = run(here, EXAMPLES, "-n", "2", command=("torchrun", "--nproc-per-node=auto", "train.py"))
+    said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
+    assert said == [f"{name} trained on {n}" for name in ("ddp", "fsdp2", "tensor parallel") for n in (0, 1)], (
+        done.stdout
+    )
 
 
 TRAINER = """

@@ -18,7 +18,7 @@ from shoal.agent.link import Link
 from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
 from shoal.agent.node import LAUNCH, NotReady, WorkDir
 from shoal.agent.progress import ProgressReader
-from shoal.agent.reasons import explain, from_torchrun, last_error
+from shoal.agent.reasons import explain, from_torchrun, last_error, refusal
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
 from shoal.agent.run_reports import RunReports
 from shoal.agent.run_spool import LOOK_EVERY_S
@@ -211,7 +211,10 @@ class Node:
                 -int(signal.SIGKILL), f"the launcher of the workers died: {words or 'killed (out of memory?)'}"
             )
         rank, code = self._blame(failure.local, failure.code)
-        return ended(code, explain(code, self._capture.tail(rank, "err"), self._capture.tail(rank, "out")), rank=rank)
+        # A torchrun of ours imports torch before it starts a worker, and is refused itself.
+        why = refusal(self._capture.tail(None, "sys"))
+        why = why or explain(code, self._capture.tail(rank, "err"), self._capture.tail(rank, "out"))
+        return ended(code, why, rank=rank)
 
     def _blame(self, local: int, code: int) -> tuple[int | None, int]:
         """(rank, exit code) of the worker at fault; torchrun names it in its own output."""

@@ -6,6 +6,8 @@ import re
 import signal
 from typing import NamedTuple
 
+from shoal.core.device_promise import REFUSED
+
 SAME_TIME_S = 1.0
 _LENGTH = 500
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
@@ -53,10 +55,16 @@ def explain(code: int, stderr: str, stdout: str = "") -> str:
     if code < 0 or code in (128 + signal.SIGKILL, 128 + signal.SIGSEGV):
         number = -code if code < 0 else code - 128
         return _signal(number) + (f": {last}" if number == signal.SIGABRT and last else "")
-    if error:
+    if error := refusal(stderr) or error:
         return error
     last = last or _last_line(stdout)
     return f"exit code {code}" + (f": {last}" if last else "")
+
+
+def refusal(text: str) -> str:
+    """Return why a worker would not train on the device it found, or an empty string."""
+    lines = (_RANK_PREFIX.sub("", line) for line in text.splitlines())
+    return next((_short(line.removeprefix(REFUSED)) for line in lines if line.startswith(REFUSED)), "")
 
 
 def last_error(stderr: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.agent.interfaces import interface_to
 from shoal.agent.wire import JoinReply, Launch
+from shoal.core.device_promise import ALLOW_CPU, DEVICE, EMULATE_CUDA, promised
 
 if TYPE_CHECKING:
     import ast
@@ -23,8 +24,7 @@ _KEPT_PREFIXES = (
     "DATASETS_ TORCH PYTORCH_ TRITON_ XDG_ MALLOC_ TOKENIZERS_"
 ).split()
 _TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
-EMULATE_CUDA = "SHOAL_EMULATE_CUDA"
-_STARTUP = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
+STARTUP = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
 """On PYTHONPATH it reaches every Python process of the job, also those a launcher or a DataLoader starts."""
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -173,7 +173,15 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, launch.slots))
     elif launch.slot_kind == "rocm":
         env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, launch.slots))
-    return env
+    return env | promise_env(launch, join)
+
+
+def promise_env(launch: Launch, join: JoinReply) -> dict[str, str]:
+    """Return what the workers were promised to train on. A person in a session sees for themselves, and is not stopped."""
+    is_session = join.lease is not None or any(module in join.entry for module in _SESSION_MODULES)
+    if launch.slot_kind == "cpu" or is_session:
+        return {}
+    return {DEVICE: launch.slot_kind} | ({ALLOW_CPU: "1"} if join.allow_cpu else {})
 
 
 def rank_env(launch: Launch, join: JoinReply, local_rank: int, error_file: str) -> dict[str, str]:
@@ -248,6 +256,14 @@ def merge(
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
     # Those of a gang can be asked where they are, should they wait for each other for ever.
-    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract:
-        env["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *filter(None, [env.get("PYTHONPATH")])])
+    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or promised(contract):
+        env["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *filter(None, [env.get("PYTHONPATH")])])
     return env
+
+
+def without_startup(env: Mapping[str, str]) -> dict[str, str]:
+    """Return `env` as it is without the check of a promised device, if that is all our folder on PYTHONPATH is for."""
+    first, _, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
+    if first != str(STARTUP) or not promised(env) or "USE_DDP" in env:
+        return dict(env)
+    return {k: v for k, v in env.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": rest} if rest else {})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.agent import guise
+from shoal.core.device_promise import broken
 
 
 class Script(NamedTuple):
@@ -25,6 +26,7 @@ def run(script: Script) -> None:
     """To the end of the script. Its exceptions are printed and its exit code is set as the interpreter itself does, on return."""
     guise.set_env(script.env)
     guise.show(script.argv, script.env, script.marks)
+    _start_cold_without_device(script)
     _forget_the_past()
     words = script.argv[2:]
     sys.argv, sys.orig_argv = words, script.argv
@@ -37,6 +39,13 @@ def run(script: Script) -> None:
     file = ctypes.c_void_p(libc.fopen(path, b"rb"))
     if ctypes.pythonapi.PyRun_SimpleFileExFlags(file, path, 1, None):
         _fail()
+
+
+def _start_cold_without_device(script: Script) -> None:
+    """Become a new interpreter if torch cannot use the promised device: it ends where the script imports torch, if ever."""
+    torch = sys.modules.get("torch")
+    if torch is not None and broken(torch, script.env) is not None:
+        os.execve(script.argv[0], script.argv, script.env)  # noqa: S606
 
 
 def _leave_the_preloaded(libc: ctypes.CDLL) -> None:

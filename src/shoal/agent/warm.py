@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from shoal.agent.runtime import without_startup
 from shoal.agent.seed import Seed
 from shoal.agent.workers import LaunchFailed, Output, Spec, Workers
 
@@ -45,7 +46,8 @@ def why_cold(specs: list[Spec], python: str, source: Path, interpreter_env: Mapp
     script = source / argv[2]
     if not script.is_file():
         return "no such script"
-    if different := early(spec.env).items() ^ early(interpreter_env).items():
+    # Whether a promised device is there, a warm worker finds out by itself (script.py).
+    if different := early(without_startup(spec.env)).items() ^ early(interpreter_env).items():
         return f"{min(different)[0]} counts from the start of the interpreter"
     if shadowed := _modules(script.resolve().parent) & {name.partition(".")[0] for name in sys.modules}:
         return f"{min(shadowed)} is a module of the job's own"

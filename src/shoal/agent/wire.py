@@ -86,6 +86,7 @@ class JoinReply(_Wire):
     entry: list[str] = []
     accels: int = 1
     launcher: str = "direct"
+    allow_cpu: bool = False
     master_addr: str = ""
     master_port: int = 0
     source: dict[str, Any] | None = None

@@ -146,6 +146,8 @@ class JobFlags(CodeFlags):
         Keep the one with the smallest METRIC (eval_loss …); -METRIC for the largest.
     launcher
         Who starts the workers of a node: the agent (direct) or torchrun.
+    allow_cpu
+        Train on the CPU if torch cannot use the slot's GPU (default: fail with the reason).
     """
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
@@ -161,6 +163,7 @@ class JobFlags(CodeFlags):
     exclude: Annotated[list[str] | None, many("--exclude", group=SIZE)] = None
     prefer: Annotated[list[str] | None, many("--prefer", group=SIZE)] = None
     launcher: Annotated[Literal["direct", "torchrun"], Parameter(group=SIZE)] = "direct"
+    allow_cpu: Annotated[bool, Parameter(group=SIZE)] = False
     keep_last: Annotated[int | None, Parameter(group=KEEP)] = None
     keep_best: Annotated[str | None, Parameter(group=KEEP, allow_leading_hyphen=True)] = None
 
@@ -188,6 +191,7 @@ class JobFlags(CodeFlags):
             "keep_last": self.keep_last,
             "keep_best": self.keep_best,
             "launcher": self.launcher,
+            "allow_cpu": self.allow_cpu,
         }
 
 

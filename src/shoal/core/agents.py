@@ -108,6 +108,8 @@ class JoinReply(View):
     entry: list[str] = []
     accels: int = 1
     launcher: Literal["direct", "torchrun"] = "direct"
+    allow_cpu: bool = False
+    """Workers may train on the CPU where torch cannot use the accelerator of their slot."""
     master_addr: str = ""
     master_port: int = 0
     source: Manifest | None = None

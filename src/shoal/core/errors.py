@@ -13,6 +13,7 @@ ShoalError
 ├── Refused               well-formed, but not possible now                exit 4
 │   ├── NameTaken
 │   ├── CanNeverRun
+│   ├── DeviceMissing
 │   ├── NotAllowedNow
 │   ├── Fenced
 │   ├── OutOfSequence
@@ -125,6 +126,12 @@ class CanNeverRun(Refused):
     """No machine here could ever run this."""
 
     code, http_status = "can_never_run", 422
+
+
+class DeviceMissing(Refused):
+    """The worker has an accelerator's slot, but its torch cannot use the accelerator. Submit with --allow-cpu to train on the CPU."""
+
+    code = "device_missing"
 
 
 class NotAllowedNow(Refused):

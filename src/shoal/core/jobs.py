@@ -19,7 +19,7 @@ from shoal.core.states import AttemptState, JobState, NodeState
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
-    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN".split()
+    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE SHOAL_ALLOW_CPU".split()
 )
 MAX_TIME_LIMIT = timedelta(days=365)
 
@@ -87,6 +87,8 @@ class JobSpec(Schema):
     """What all its attempts together may use, or else it is stopped: money ('5.00'), or time of slots ('2h')."""
     launcher: Literal["direct", "torchrun"] = "direct"
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
+    allow_cpu: bool = False
+    """On an accelerator's slot: train on the CPU if torch cannot use the accelerator, instead of failing with the reason."""
 
     @field_validator("name")
     @classmethod

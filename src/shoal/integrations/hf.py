@@ -14,6 +14,7 @@ from shoal.core.errors import MissingExtra
 from shoal.integrations._hf_checkpoints import last_checkpoint, mark, mirror
 from shoal.integrations._hf_resume import install
 from shoal.sdk import adapt, start
+from shoal.sdk.device import demand_promised
 
 if TYPE_CHECKING:
     from shoal.sdk.run import Run
@@ -49,6 +50,7 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
         install()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        demand_promised()
         run = self._run = self._the_run(args, state)
         self._before = run.global_step if state.global_step == 0 and not run.resumed else 0
         self._tell_position(args, state)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import MissingExtra
 from shoal.sdk import adapt, start
+from shoal.sdk.device import demand_promised
 
 if TYPE_CHECKING:
     from shoal.sdk.run import Run
@@ -44,6 +45,9 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._run: Run | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        demand_promised()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         total = _total(trainer)

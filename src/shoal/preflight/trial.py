@@ -144,6 +144,8 @@ class Trial:
 
     def own(self, filename: str) -> str | None:
         """A file of the job's code, as it is called in the source; None for all others."""
+        if filename.startswith("<"):  # the interpreter's own, such as <frozen importlib._bootstrap>
+            return None
         path = os.path.realpath(filename)
         inside = path.startswith(self.root + os.sep) and "site-packages" not in path
         return os.path.relpath(path, self.root) if inside else None

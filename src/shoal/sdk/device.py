@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from shoal.core import device_promise
+from shoal.core.errors import DeviceMissing
 
 if TYPE_CHECKING:
     import torch
 
 BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 """Device type → backend. ROCm calls itself cuda. CPU tensors always have gloo, whatever the accelerator speaks."""
+
+
+def demand_promised() -> None:
+    """Raise DeviceMissing if this job was placed on an accelerator that its torch, once imported, cannot use."""
+    module = sys.modules.get("torch")
+    if module is not None and (found := device_promise.broken(module)) is not None:
+        raise DeviceMissing(str(found))
 
 
 def choose_device(local_rank: int, wanted: str | torch.device | None = None, *, alone: bool = True) -> torch.device:
@@ -18,6 +29,7 @@ def choose_device(local_rank: int, wanted: str | torch.device | None = None, *, 
     """
     import torch
 
+    demand_promised()
     if wanted is not None:
         device = torch.device(wanted)
         if device.type in BACKENDS and device.index is None:

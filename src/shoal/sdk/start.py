@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from shoal.core.errors import UsageError
 from shoal.sdk.context import read_context
+from shoal.sdk.device import demand_promised
 from shoal.sdk.options import Options
 from shoal.sdk.run import Run
 
@@ -40,6 +41,7 @@ def init(
     global _current
     if _current is not None:
         raise UsageError("this process has a run already", hint="end it with run.finish() before the next shoal.init()")
+    demand_promised()
     options = Options(
         name=name,
         parallel=parallel,

@@ -16,6 +16,8 @@ from shoal.testing.agent_server import AgentServer
 class Gang:
     """`env` is added to the agents' own environment; `reply` to what the server answers at join."""
 
+    slot_kind = "cpu"
+
     def __init__(
         self, folder: Path, cache: Path, entry: list[str], files: dict[str, Any], env: dict[str, str], **reply: Any
     ):
@@ -46,6 +48,7 @@ class Gang:
             python=sys.executable,
             machine="local",
             slots=list(range(node * accels, (node + 1) * accels)),
+            slot_kind=self.slot_kind,
         )
         path = self.work_dir(node) / "launch.json"
         path.parent.mkdir(exist_ok=True)

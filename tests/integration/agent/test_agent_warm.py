@@ -166,6 +166,22 @@ def test_nothing_the_agent_or_the_server_knows_is_in_the_memory_of_a_worker(warm
     assert job.server.log() == ["[b'***']"]  # that is what the job's own secret looks like in a log
 
 
+@pytest.mark.parametrize("mode", ["rewrite"], indirect=True)
+def test_a_warm_worker_refuses_a_promised_device_where_a_cold_one_does(warm: Callable[..., WarmGang]) -> None:
+    trains, other, allowed = (
+        warm("print('before', flush=True)\nimport torch\nprint('trained')"),
+        warm("print('no tensors here')"),
+        warm("import torch\nprint('trained')", allow_cpu=True),
+    )
+    for job in (trains, other, allowed):
+        job.slot_kind = "cuda"
+        job.start().finish()
+    ended = trains.server.last()
+    assert ended is not None and ended.exit_code == 1 and "is a CPU build" in str(ended.reason), trains.server.log()
+    assert trains.server.log(stream="out") == ["before"]
+    assert other.server.log() == ["no tensors here"] and allowed.server.log() == ["trained"]
+
+
 @pytest.mark.parametrize("how", ["stop", "fence", "kill -9 of the agent", "kill -9 of its seed"])
 def test_a_stubborn_warm_worker_leaves_no_process(warm: Callable[..., WarmGang], how: str) -> None:
     job = warm(STUBBORN)

@@ -1,4 +1,4 @@
-"""SHOAL_EMULATE_CUDA=1 and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
+"""SHOAL_EMULATE_CUDA=1, a promised device and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
 
 import os
 from pathlib import Path
@@ -21,3 +21,16 @@ def test_with_it_a_folder_with_nothing_but_our_startup_comes_first():
     assert [p.name for p in Path(first).iterdir() if p.name != "__pycache__"] == ["sitecustomize.py"]
     assert merged({"SHOAL_EMULATE_CUDA": "1"})["PYTHONPATH"] == first
     assert merged({}, USE_DDP="1")["PYTHONPATH"] == first, "those of a gang can be asked for their stacks"
+    assert merged({}, SHOAL_DEVICE="cuda")["PYTHONPATH"] == first, "torch is looked at when it is imported"
+    assert "PYTHONPATH" not in merged({}, SHOAL_DEVICE="cuda", SHOAL_ALLOW_CPU="1")
+
+
+def test_it_can_be_taken_away_where_it_only_looks_for_a_device():
+    alone = merged({"PYTHONPATH": "/mine"}, SHOAL_DEVICE="cuda")
+    assert runtime.without_startup(alone)["PYTHONPATH"] == "/mine"
+    assert "PYTHONPATH" not in runtime.without_startup(merged({}, SHOAL_DEVICE="cuda"))
+    for needed in (
+        merged({"SHOAL_EMULATE_CUDA": "1"}, SHOAL_DEVICE="cuda"),
+        merged({}, SHOAL_DEVICE="cuda", USE_DDP="1"),
+    ):
+        assert runtime.without_startup(needed) == needed

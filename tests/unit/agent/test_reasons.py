@@ -112,3 +112,8 @@ Root Cause (first observed failure):
 """
     assert from_torchrun(summary) == (3, -9)
     assert from_torchrun("nothing of the kind") is None
+
+
+def test_a_refusal_counts_for_more_than_an_error_that_was_printed_before_it() -> None:
+    stderr = TRACEBACK + "[rank0]: [shoal] refused: this worker has a cuda slot, but … Submit with --allow-cpu\nbye\n"
+    assert explain(1, stderr) == "this worker has a cuda slot, but … Submit with --allow-cpu"

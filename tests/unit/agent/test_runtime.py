@@ -77,6 +77,22 @@ def test_workers_on_cpu_slots_are_told_to_work_together() -> None:
     assert "ACCELERATE_USE_CPU" not in runtime.node_env(launch, ALONE, PATHS)
 
 
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu"])
+def test_workers_on_an_accelerator_are_told_what_they_were_promised(kind: str) -> None:
+    launch = Launch({**LAUNCH.__dict__, "slot_kind": kind})
+    env = runtime.node_env(launch, GANG, PATHS)
+    assert env["SHOAL_DEVICE"] == kind and "SHOAL_ALLOW_CPU" not in env
+    allowed = JoinReply({**GANG.__dict__, "allow_cpu": True, "mounts": [], "neighbours": {}})
+    assert runtime.node_env(launch, allowed, PATHS)["SHOAL_ALLOW_CPU"] == "1"
+
+
+def test_nothing_is_promised_on_a_cpu_slot_nor_to_people_in_a_session() -> None:
+    cpu = Launch({**LAUNCH.__dict__, "slot_kind": "cpu"})
+    assert "SHOAL_DEVICE" not in runtime.node_env(cpu, GANG, PATHS)
+    for session in ({"entry": ["-m", "shoal.agent.hold"]}, {"lease": {"id": "lease_1"}}):
+        assert "SHOAL_DEVICE" not in runtime.node_env(LAUNCH, JoinReply({"ready": True, **session}), PATHS)
+
+
 def test_what_is_not_mounted_is_not_named() -> None:
     env = runtime.node_env(LAUNCH, ALONE, runtime.Paths(None, "/output-checkpoint", None, "/s"))
     assert not env.keys() & {"DATA_LOCATION", "SHOAL_RESUME_FROM", "FLEXAI_INPUT_CHECKPOINT_DIR", "USE_DDP"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.agent.runtime import STARTUP
 from shoal.agent.warm import why_cold
 from shoal.agent.workers import Spec
 
@@ -33,6 +34,12 @@ def test_a_plain_script_starts_warm(source: Path) -> None:
 @pytest.mark.parametrize("name", ["SHOAL_JOB_ID", "LR", "HF_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "KEY", "RANK"])
 def test_variables_that_are_read_when_they_are_needed_change_nothing(source: Path, name: str) -> None:
     assert why_cold([spec("train.py", **{name: "1"})], PYTHON, source, ENV) is None
+
+
+def test_a_promised_device_is_no_reason_for_a_cold_start(source: Path) -> None:
+    promise = {"SHOAL_DEVICE": "cuda", "PYTHONPATH": str(STARTUP)}
+    assert why_cold([spec("train.py", **promise)], PYTHON, source, ENV) is None
+    assert why_cold([spec("train.py", **promise, SHOAL_EMULATE_CUDA="1")], PYTHON, source, ENV) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import pytest
 
+from shoal.core.device_promise import ELSEWHERE
 from shoal.server.scheduler.restarts import Cause, Failure, judge
 
 
@@ -43,3 +44,9 @@ def test_a_network_error_at_start_is_tried_again():
 
 def test_requirements_that_cannot_be_installed_are_final():
     assert not judge(failure(Cause.SETUP, "No matching distribution", progressed=True)).restart
+
+
+def test_a_machine_that_does_not_give_the_promised_device_is_named_and_not_tried_in_vain():
+    verdict = judge(failure(Cause.ERROR, f"this worker has a cuda slot, but … {ELSEWHERE} (--exclude MACHINE)"))
+    assert not verdict.restart
+    assert verdict.why == "its machine could not give it the device it was placed on"

@@ -25,29 +25,31 @@ _ZERO = (
 _TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool".split()
 _CAPABILITY = (8, 0)
 _NAME = "CPU (CUDA emulated)"
+_NCCL = (2, 27, 5)
+"""Scripts compare it with the version that brought bfloat16."""
 
 
-def patch(torch: Any) -> None:
+def patch(torch: Any, device: Device) -> None:
     cuda = torch.cuda
-    state = _Device()
     functions: dict[str, Any] = {
-        **dict.fromkeys(_NOTHING, _nothing),
-        **dict.fromkeys(_ZERO, _zero),
+        **dict.fromkeys(_NOTHING, nothing),
+        **dict.fromkeys(_ZERO, zero),
         "is_available": for_user(True, cuda.is_available),
         "is_initialized": for_user(True, cuda.is_initialized),
-        "device_count": for_user(_count, cuda.device_count),
+        "device_count": for_user(count, cuda.device_count),
         "is_bf16_supported": for_user(True, cuda.is_bf16_supported),
-        "current_device": lambda: state.index,
-        "set_device": state.choose,
+        "current_device": lambda: device.index,
+        "set_device": device.choose,
+        **dict.fromkeys(("is_current_stream_capturing", "can_device_access_peer"), _no),
         "get_device_name": lambda device=None: _NAME,
         "get_device_capability": lambda device=None: _CAPABILITY,
         "get_device_properties": lambda device=None: _properties(),
-        "mem_get_info": lambda device=None: (_memory("SC_AVPHYS_PAGES"), _memory("SC_PHYS_PAGES")),
+        "mem_get_info": lambda device=None: (memory("SC_AVPHYS_PAGES"), memory("SC_PHYS_PAGES")),
         "memory_stats": lambda device=None: defaultdict(int),
         "memory_summary": lambda device=None, abbreviated=False: f"{_NAME}: device memory is not counted",
         "memory_snapshot": lambda *args, **kwargs: [],
         "get_rng_state": lambda device=None: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()] * _count(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()] * count(),
         "initial_seed": torch.initial_seed,
         "current_stream": lambda device=None: Stream(),
         "default_stream": lambda device=None: Stream(),
@@ -60,7 +62,7 @@ def patch(torch: Any) -> None:
     }
     for name, function in functions.items():
         if hasattr(cuda, name):
-            function = function if isinstance(function, type) else _as(getattr(cuda, name), function)
+            function = function if isinstance(function, type) else as_original(getattr(cuda, name), function)
             setattr(cuda, name, function)
             # Some are defined one level down, and imported from there by those who know.
             for inner in ("memory", "random", "streams"):
@@ -73,10 +75,15 @@ def patch(torch: Any) -> None:
 def _patch_tools(torch: Any) -> None:
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         if hasattr(torch.cuda.nvtx, name):
-            setattr(torch.cuda.nvtx, name, _as(getattr(torch.cuda.nvtx, name), _zero))
+            setattr(torch.cuda.nvtx, name, as_original(getattr(torch.cuda.nvtx, name), zero))
     torch.cuda.nvtx.range = _no_range
-    torch.cuda.profiler.start = _as(torch.cuda.profiler.start, _nothing)
-    torch.cuda.profiler.stop = _as(torch.cuda.profiler.stop, _nothing)
+    torch.cuda.nccl.version = as_original(torch.cuda.nccl.version, lambda: _NCCL)
+    torch.random.fork_rng = _fork_generators(torch.random.fork_rng)
+    for name in ("_record_memory_history", "_dump_snapshot"):
+        if hasattr(torch.cuda.memory, name):
+            setattr(torch.cuda.memory, name, as_original(getattr(torch.cuda.memory, name), nothing))
+    torch.cuda.profiler.start = as_original(torch.cuda.profiler.start, nothing)
+    torch.cuda.profiler.stop = as_original(torch.cuda.profiler.stop, nothing)
     torch.backends.cuda.is_built = for_user(True, torch.backends.cuda.is_built)
     torch.backends.cudnn.is_available = for_user(True, torch.backends.cudnn.is_available)
 
@@ -137,7 +144,9 @@ class NoDevice:
     def __exit__(self, *exc: object) -> None: ...
 
 
-class _Device:
+class Device:
+    """The device this worker has chosen, by torch.cuda or by torch.accelerator."""
+
     def __init__(self) -> None:
         self.index = int(os.environ.get("LOCAL_RANK") or 0)
 
@@ -148,7 +157,7 @@ class _Device:
             self.index = device
 
 
-def _count() -> int:
+def count() -> int:
     """As many as there are workers on this machine."""
     given = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("PET_NPROC_PER_NODE") or "1"
     return int(given) if given.isdigit() else 1
@@ -156,17 +165,17 @@ def _count() -> int:
 
 def _properties() -> SimpleNamespace:
     major, minor = _CAPABILITY
-    memory = _memory("SC_PHYS_PAGES")
+    total = memory("SC_PHYS_PAGES")
     return SimpleNamespace(
-        name=_NAME, major=major, minor=minor, total_memory=memory, multi_processor_count=os.cpu_count() or 1
+        name=_NAME, major=major, minor=minor, total_memory=total, multi_processor_count=os.cpu_count() or 1
     )
 
 
-def _memory(pages: str) -> int:
+def memory(pages: str) -> int:
     return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _as(original: Any, function: Any) -> Any:
+def as_original(original: Any, function: Any) -> Any:
     """An object of its own under the name of the original: torch.compile keeps rules by object."""
 
     @functools.wraps(original)
@@ -176,14 +185,28 @@ def _as(original: Any, function: Any) -> Any:
     return call
 
 
+def _fork_generators(fork_rng: Any) -> Any:
+    """The generator of the CPU, which is always forked, is the only one."""
+
+    @functools.wraps(fork_rng)
+    def fork(devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any) -> Any:
+        return fork_rng((), enabled, *args, **kwargs)
+
+    return fork
+
+
 @contextlib.contextmanager
 def _no_range(msg: str = "", *args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _no(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-def _zero(*args: Any, **kwargs: Any) -> int:
+def zero(*args: Any, **kwargs: Any) -> int:
     return 0

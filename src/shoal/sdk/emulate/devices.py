@@ -152,7 +152,8 @@ def _patch_amp(torch: Any, mapped: Mapping) -> None:
     @functools.wraps(enter)
     def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         emulated = mapped(device_type)
-        if emulated != device_type and dtype in (None, torch.float16):
+        # "cpu" may be the type of a device that the script has made as cuda.
+        if (emulated != device_type and dtype is None) or (emulated == "cpu" and dtype is torch.float16):
             dtype = torch.bfloat16
         enter(self, emulated, dtype, *args, **kwargs)
 

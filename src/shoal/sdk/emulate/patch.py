@@ -6,15 +6,17 @@ import os
 import sys
 from typing import Any
 
-from . import cuda, devices, distributed
+from . import accelerator, cuda, devices, distributed
 
 _TOLD = "SHOAL_EMULATE_CUDA_TOLD"
 
 
 def apply(torch: Any) -> None:
     """Patch a torch just imported; tell so once for all processes of a job."""
+    asked, device = torch.device("cuda"), cuda.Device()
     devices.patch(torch)
-    cuda.patch(torch)
+    cuda.patch(torch, device)
+    accelerator.patch(torch, device, asked)
     distributed.patch(torch)
     # Without a device, accelerate and Hugging Face's Trainer would leave each worker to itself.
     os.environ["ACCELERATE_USE_CPU"] = "true"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.core.device_promise import ELSEWHERE
+
 _TRANSIENT = ("eaddrinuse", "address already in use", "distnetworkerror", "connection reset", "connection closed",
               "connection refused", "ncclremoteerror", "ncclsystemerror", "broken pipe")  # fmt: skip
 
@@ -44,9 +46,10 @@ def judge(failure: Failure) -> Verdict:
     if failure.cause is Cause.SETUP:
         return Verdict(restart=False, restarts_used=used, why="the environment could not be prepared")
     if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
-        return Verdict(
-            restart=False, restarts_used=used, why="the script ended with an error; trying again would not help"
-        )
+        why = "the script ended with an error; trying again would not help"
+        if ELSEWHERE in failure.reason:
+            why = "its machine could not give it the device it was placed on"
+        return Verdict(restart=False, restarts_used=used, why=why)
     if used >= failure.max_restarts:
         why = (
             "no restarts allowed"

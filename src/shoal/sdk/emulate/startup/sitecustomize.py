@@ -1,7 +1,7 @@
 """Run by every interpreter that starts with this folder on its path, before its script: so it imports next to nothing.
 
 Workers of a gang learn to tell where they are (sdk/stacks.py) and to leave in order; with SHOAL_EMULATE_CUDA, torch is patched
-once it is imported.
+once it is imported; with SHOAL_DEVICE, a worker whose torch cannot use that device ends there (core/device_promise.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import importlib.machinery
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -35,11 +36,21 @@ def _run_shadowed() -> None:
 
 
 def _listen(folder: str, rank: str) -> None:
-    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "stacks.py")  # noqa: PTH118, PTH120
-    found: dict[str, Any] = {"__name__": "_shoal_stacks"}
+    _run_file("sdk", "stacks.py")["listen"](folder, rank)
+
+
+def _refuse_without_device(torch: ModuleType) -> None:
+    _run_file("core", "device_promise.py")["refuse"](torch)
+
+
+def _run_file(room: str, name: str) -> dict[str, Any]:
+    """Run a file of shoal that needs the standard library only: the interpreter may be one that does not know shoal."""
+    shoal = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    path = os.path.join(shoal, room, name)  # noqa: PTH118
+    found: dict[str, Any] = {"__name__": f"_shoal_{name.removesuffix('.py')}"}
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         exec(compile(file.read(), path, "exec"), found)  # noqa: S102
-    found["listen"](folder, rank)
+    return found
 
 
 def _settle() -> None:
@@ -71,9 +82,10 @@ def _others_run() -> bool:
 
 
 class _Finder:
-    """Finds torch as everybody does, and has it patched once it has been executed."""
+    """Finds torch as everybody does, and calls `then` with it once it has been executed."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self._then = then
         self._busy = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -90,12 +102,16 @@ class _Finder:
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_patch(module: ModuleType) -> None:
+            def execute_and_go_on(module: ModuleType) -> None:
                 execute(module)
-                _package().apply(module)
+                self._then(module)
 
-            spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_go_on  # type: ignore[method-assign]
         return spec
+
+
+def _emulate_cuda(torch: ModuleType) -> None:
+    _package().apply(torch)
 
 
 def _package() -> Any:
@@ -115,9 +131,11 @@ def _package() -> Any:
 
 
 _run_shadowed()
-if os.path.isdir("/proc/self/task"):  # noqa: PTH112
+if ("USE_DDP" in os.environ or os.environ.get("SHOAL_EMULATE_CUDA") == "1") and os.path.isdir("/proc/self/task"):  # noqa: PTH112
     atexit.register(_settle)  # first, so that it is called last
 if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
     _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder(_emulate_cuda))
+elif os.environ.get("SHOAL_DEVICE") and os.environ.get("SHOAL_ALLOW_CPU") != "1":
+    sys.meta_path.insert(0, _Finder(_refuse_without_device))
