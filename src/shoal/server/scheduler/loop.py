@@ -164,7 +164,7 @@ class Scheduler:
         elsewhere = next((machines[node.machine].url for node in gang if machines[node.machine].url), None)
         return Gang(
             attempt_id=attempt.id,
-            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned),
+            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned, *sorted(self.ctx.queue.avoided(job.id))),
             nodes=[
                 self._launch(
                     attempt,
