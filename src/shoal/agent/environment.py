@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoal.agent.inner import kill_below
 from shoal.agent.node import NotReady
+from shoal.agent.sandbox import Mode, Walls, wrap_build
 
 REQUIREMENTS = "requirements.txt"
 KEEP_UNUSED_S = 30 * 86400.0
@@ -56,10 +58,26 @@ class Stopped(Exception):
 
 
 class Builder:
-    """Finds or builds environments, saying what it does through `say`; `stopped` is looked at while it waits."""
+    """Finds or builds environments, saying what it does through `say`; `stopped` is looked at while it waits.
 
-    def __init__(self, cache_dir: Path, python: str, say: Callable[[str], None], stopped: Callable[[], bool]):
+    pip runs code of the packages it builds, so a build is confined by the `walls` of its job. It can write only to the new
+    environment, the source (setuptools builds in place) and a cache of pip's that belongs to `pip_cache`, a workspace:
+    what one workspace puts there must not be installed by another.
+    """
+
+    def __init__(
+        self,
+        cache_dir: Path,
+        python: str,
+        say: Callable[[str], None],
+        stopped: Callable[[], bool],
+        *,
+        walls: Walls = Walls(),  # noqa: B008
+        pip_cache: str = "",
+    ):
         self._envs, self._python, self._say, self._stopped = cache_dir / "envs", python, say, stopped
+        self._walls = walls
+        self._pip_cache = cache_dir / "pip" / hashlib.blake2b(pip_cache.encode(), digest_size=8).hexdigest()
 
     def interpreter(self, source: Path, env: Mapping[str, str], source_key: str) -> str:
         """The python for this source. `env` is what pip sees; `source_key` names the source's content."""
@@ -78,7 +96,7 @@ class Builder:
         if self._python == sys.executable:
             folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
             return list(sys.version_info[:3]), folders
-        done = subprocess.run([self._python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([self._python, "-I", "-c", _LOOK], capture_output=True, text=True, timeout=60, check=True)
         version, folders = json.loads(done.stdout)
         return version, folders
 
@@ -89,26 +107,38 @@ class Builder:
             return _mark_ready(home, "runtime")
         self._say(f"[shoal] installing {REQUIREMENTS}")
         started = time.monotonic()
-        venv = home / "venv"
+        venv, tmp = home / "venv", home / "tmp"
+        for folder in (venv, tmp, self._pip_cache):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         has_pip = any((Path(f) / "pip").is_dir() for f in folders)
+        # -I: a module of the source's own must not stand in for one that venv or pip imports.
         self._run(
-            [self._python, "-m", "venv", *(["--without-pip"] if has_pip else []), str(venv)], env, requirements.parent
+            [self._python, "-I", "-m", "venv", *(["--without-pip"] if has_pip else []), str(venv)], env, home, [venv]
         )
         _layer(venv, folders)
-        pip = [str(venv / "bin/python"), "-m", "pip", "install", *_PIP_OPTIONS, "-r", REQUIREMENTS]
-        self._run(pip, env | {"VIRTUAL_ENV": str(venv)}, requirements.parent)
+        pip = [str(venv / "bin/python"), "-I", "-m", "pip", "install", *_PIP_OPTIONS, "-r", REQUIREMENTS]
+        env |= {"VIRTUAL_ENV": str(venv)}
+        if self._walls.mode is not Mode.REWRITE:
+            env |= {"PIP_CACHE_DIR": str(self._pip_cache), "TMPDIR": str(tmp), "XDG_CACHE_HOME": str(tmp / "cache")}
+        self._run(pip, env, requirements.parent, [venv, tmp, self._pip_cache, requirements.parent])
+        shutil.rmtree(tmp, ignore_errors=True)
         self._say(f"[shoal] environment ready in {time.monotonic() - started:.1f} s")
         # The marker must not outlive the files it vouches for, should the machine lose power now.
         os.sync()
         return _mark_ready(home, "venv")
 
     def _satisfied(self, requirements: Path, env: Mapping[str, str]) -> bool:
-        check = [self._python, "-c", _CHECK, str(requirements)]
+        check = [self._python, "-I", "-c", _CHECK, str(requirements)]
         return subprocess.run(check, env=dict(env), capture_output=True, timeout=120, check=False).returncode == 0
 
-    def _run(self, argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+    def _run(self, argv: list[str], env: Mapping[str, str], cwd: Path, writable: list[Path]) -> None:
         process = subprocess.Popen(
-            argv, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            wrap_build(argv, self._walls, writable),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         last = errors = ""
         for line in self._output(process):
@@ -129,6 +159,7 @@ class Builder:
             selector.register(out, selectors.EVENT_READ)
             while True:
                 if self._stopped():
+                    kill_below(process.pid)
                     process.kill()
                     process.wait()
                     raise Stopped

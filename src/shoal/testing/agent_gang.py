@@ -25,6 +25,7 @@ class Gang:
         self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # of nobody else who tests on this machine
         self.server = AgentServer(folder / "server", entry, files=files, **reply)
         self.agents: list[subprocess.Popen[bytes]] = []
+        self.hide: list[str] = []
 
     def start(self) -> Gang:
         self.agents = [self.start_node(n) for n in range(self.server.reply.num_nodes)]
@@ -46,6 +47,7 @@ class Gang:
             python=sys.executable,
             machine="local",
             slots=list(range(node * accels, (node + 1) * accels)),
+            hide=self.hide,
         )
         path = self.work_dir(node) / "launch.json"
         path.parent.mkdir(exist_ok=True)
