@@ -130,6 +130,7 @@ class Node:
             lambda: self._orders.any,
             walls=self._walls(),
             pip_cache=join.env.get("SHOAL_WORKSPACE", ""),
+            allow_torch_change=join.allow_torch_change,
         )
         found = builder.interpreter(self._work.source, pip_env, source)
         remove_unused(Path(launch.cache_dir))

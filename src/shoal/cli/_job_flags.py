@@ -120,6 +120,8 @@ class JobFlags(CodeFlags):
         Checkpoint to mount at /input-checkpoint.
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
+    allow_torch_change
+        Let requirements.txt replace the machine's torch (refused otherwise).
     nodes
         Number of nodes, or MIN:MAX for as many as there are (default 1).
     grow
@@ -150,6 +152,7 @@ class JobFlags(CodeFlags):
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
+    allow_torch_change: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
     grow: Annotated[bool, Parameter(group=SIZE)] = False
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1
@@ -188,6 +191,7 @@ class JobFlags(CodeFlags):
             "keep_last": self.keep_last,
             "keep_best": self.keep_best,
             "launcher": self.launcher,
+            "allow_torch_change": self.allow_torch_change,
         }
 
 

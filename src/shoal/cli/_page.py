@@ -73,6 +73,7 @@ def _resources(job: JobView) -> None:
                 f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}",
             ),
             ("Launcher", spec.launcher),
+            ("Torch", "may be replaced by requirements.txt" if spec.allow_torch_change else None),
             ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
             ("Checkpoint", spec.checkpoint),
             ("Env", " ".join(f"{k}={shlex.quote(v)}" for k, v in spec.env.items())),

@@ -121,6 +121,7 @@ class JoinReply(View):
     """Set if what runs here is a lease's SSH server."""
     neighbours: dict[str, Neighbours] = {}
     """By manifest id."""
+    allow_torch_change: bool = False
 
 
 class BeatRequest(Schema):

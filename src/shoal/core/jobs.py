@@ -87,6 +87,8 @@ class JobSpec(Schema):
     """What all its attempts together may use, or else it is stopped: money ('5.00'), or time of slots ('2h')."""
     launcher: Literal["direct", "torchrun"] = "direct"
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
+    allow_torch_change: bool = False
+    """Let requirements.txt replace the torch, torchvision and torchaudio of the machine; else that is refused."""
 
     @field_validator("name")
     @classmethod

@@ -59,6 +59,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         entry=spec["entry"],
         accels=spec["accels"],
         launcher=spec["launcher"],
+        allow_torch_change=spec.get("allow_torch_change", False),
         master_addr=first[0],
         master_port=first[1],
         source=ctx.store.get_manifest(source.manifest_id),

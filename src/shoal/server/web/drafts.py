@@ -51,6 +51,7 @@ class Draft(View):
     keep_last: str = ""
     keep_best: str = ""
     launcher: str = "direct"
+    allow_torch_change: bool = False
     expected: str = ""
     budget: str = ""
     batch: str = ""
@@ -84,6 +85,7 @@ def from_form(form: Form) -> Draft:
         env=_pairs(form, "env_name", "env_value"),
         secrets=_pairs(form, "secret_env", "secret_name"),
         grow="grow" in form,
+        allow_torch_change="allow_torch_change" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -115,6 +117,7 @@ def from_spec(spec: JobSpec) -> Draft:
         keep_last=str(spec.keep_last or ""),
         keep_best=spec.keep_best or "",
         launcher=spec.launcher,
+        allow_torch_change=spec.allow_torch_change,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
         budget=spec.budget or "",
         batch=spec.batch or "",
@@ -175,6 +178,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         exclude=draft.exclude,
         keep_best=draft.keep_best or None,
         launcher=draft.launcher,
+        allow_torch_change=draft.allow_torch_change,
     )
 
 
