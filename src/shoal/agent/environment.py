@@ -91,7 +91,7 @@ class Builder:
             return self._python
         version, folders = self._look()
         torch = torch_kept.installed(folders) if self._keeps_torch else {}
-        runtime = [self._python, version, folders, _fingerprint(folders), torch]
+        runtime: list[object] = [self._python, version, folders, _fingerprint(folders), torch]
         home = self._envs / _key(requirements, env, source_key, runtime)
         if (found := _ready(home)) is None:
             with self._locked(home.with_suffix(".lock")):

@@ -133,7 +133,7 @@ class Peer:
         code = self._home / "code"
         os.chdir(code)
         layout = Layout()
-        walls = Walls(choose(layout.cache_dir), layout.private_paths)
+        walls = Walls(choose(layout.cache_dir), layout.private_paths())
         # The swarm's code says which torch it needs; a peer has no other job to keep its own for.
         builder = Builder(
             layout.cache_dir, sys.executable, out.say, lambda: False, walls=walls, allow_torch_change=True

@@ -99,11 +99,10 @@ class Layout:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.root.resolve() != Path.home().resolve():
             close_folder(self.root)
-        for path in (*self.private_paths, self.cache_dir):
+        for path in (*self.private_paths(), self.cache_dir):
             if path.is_dir():
                 close_folder(path)
 
-    @property
     def private_paths(self) -> list[Path]:
         """What no job may see: keys and database, other attempts and their tokens, chunks, state of swarms and engines."""
         folders = [self.root / name for name in ("swarms", "engines", "ray")]

@@ -189,7 +189,7 @@ class Scheduler:
             node=index,
             url=machine.url or self.url,
             server_file=None if away else str(layout.server_file),
-            hide=[str(path) for path in dict.fromkeys([*layout.private_paths, *there.private_paths])],
+            hide=[str(path) for path in dict.fromkeys([*layout.private_paths(), *there.private_paths()])],
             store_path=None if away or self.ctx.settings.store else str(layout.store_dir),
             work_dir=str(there.nodes_dir / f"{attempt.id}.{index}"),
             cache_dir=str(there.cache_dir),
