@@ -22,7 +22,7 @@ from shoal.agent.reasons import explain, from_torchrun, last_error, refusal
 from shoal.agent.reporting import Beats, Every, Orders, Shipper
 from shoal.agent.run_reports import RunReports
 from shoal.agent.run_spool import LOOK_EVERY_S
-from shoal.agent.sandbox import SETTING, Bind, Mode, choose, forget, wrap
+from shoal.agent.sandbox import SETTING, Bind, Mode, Walls, choose, forget, wrap
 from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
 from shoal.agent.wire import JoinReply, Launch
@@ -111,16 +111,40 @@ class Node:
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
         self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
-        if (work.source / "requirements.txt").is_file():
-            from shoal.agent.environment import Builder, remove_unused
-
-            pip_env = runtime.base_env(os.environ) | {
-                k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
-            }
-            builder = Builder(cache, launch.python, self._capture.say, lambda: self._orders.any)
-            self._python = builder.interpreter(work.source, pip_env, source_key(manifest))
-            remove_unused(cache)
         self._mode = choose(cache)
+        if (work.source / "requirements.txt").is_file():
+            self._python = self._build(source_key(manifest))
+
+    def _build(self, source: str) -> str:
+        """The interpreter with the packages of requirements.txt. `source` names the content of the source."""
+        from shoal.agent.environment import Builder, remove_unused
+
+        launch, join = self._launch, self._join
+        pip_env = runtime.base_env(os.environ) | {
+            k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
+        }
+        builder = Builder(
+            Path(launch.cache_dir),
+            launch.python,
+            self._capture.say,
+            lambda: self._orders.any,
+            walls=self._walls(),
+            pip_cache=join.env.get("SHOAL_WORKSPACE", ""),
+            allow_torch_change=join.allow_torch_change,
+        )
+        found = builder.interpreter(self._work.source, pip_env, source)
+        remove_unused(Path(launch.cache_dir))
+        return found
+
+    def _walls(self) -> Walls:
+        """What this node's workers and builds do not see: the server's files, and those of other attempts."""
+        launch, work = self._launch, self._work
+        hide = [work.root / LAUNCH, *map(Path, launch.hide)]
+        keep = [work.root, Path(launch.cache_dir), Path(launch.python).parents[1]]
+        if launch.server_file:
+            server = Path(launch.server_file).parent  # its keys and database are next to it
+            hide += [] if work.root.is_relative_to(server) else [server]
+        return Walls(self._mode, hide, keep)
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
@@ -140,25 +164,20 @@ class Node:
         launch, work = self._launch, self._work
         mounts = [(m, use.path) for m, use in zip(self._join.mounts, self._uses, strict=True)]
         binds = lay_out(work.root, launch.job_id, mounts, mounted=self._mode is not Mode.REWRITE)
-        hide = [work.root / LAUNCH, *map(Path, launch.hide)]
-        if launch.server_file:
-            # The server's keys and database are next to it.
-            hide.append(Path(launch.server_file).parent)
-        needed = [work.root, Path(launch.cache_dir)]
-        hide = [h for h in hide if not any(n.is_relative_to(h) for n in needed)]
         todo = specs(launch, self._join, work, self._python, binds, self._mode, self._capture)
-        if not self._start_warm(todo, binds, hide):
-            self._workers.start(todo, work.source, **self._surroundings(binds, hide))
+        if not self._start_warm(todo, binds):
+            self._workers.start(todo, work.source, **self._surroundings(binds))
         return len(todo)
 
-    def _surroundings(self, binds: list[Bind], hide: list[Path]) -> dict[str, Any]:
+    def _surroundings(self, binds: list[Bind]) -> dict[str, Any]:
+        walls = self._walls()
         return {
-            "wrap": lambda argv: wrap(argv, self._mode, binds, hide),
+            "wrap": lambda argv: wrap(argv, walls.mode, binds, walls.hide, walls.keep),
             "reap": self._mode is not Mode.BWRAP_PID,
             "env": runtime.base_env(os.environ) | runtime.marks(self._launch),
         }
 
-    def _start_warm(self, todo: list[Spec], binds: list[Bind], hide: list[Path]) -> bool:
+    def _start_warm(self, todo: list[Spec], binds: list[Bind]) -> bool:
         """Where we have a preloaded interpreter, and it may be used."""
         if self._seed is None:
             return False
@@ -169,7 +188,7 @@ class Node:
         if why is None:
             workers = WarmWorkers(self._capture, seed, runtime.marks(self._launch))
             try:
-                workers.start(todo, self._work.source, **self._surroundings(binds, hide))
+                workers.start(todo, self._work.source, **self._surroundings(binds))
                 self._workers, self._also = workers, ", warm"
                 return True
             except LaunchFailed as error:

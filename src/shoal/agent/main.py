@@ -72,6 +72,7 @@ def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
     asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
     body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
     body["machine"] = launch.machine
+    body["process"] = os.urandom(16).hex()  # in memory only: the launch file alone does not open the secrets again
     body["giver_port"] = None if launch.store_path else free_port()
     while True:
         try:

@@ -120,6 +120,8 @@ class JobFlags(CodeFlags):
         Checkpoint to mount at /input-checkpoint.
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
+    allow_torch_change
+        Let requirements.txt replace the machine's torch (refused otherwise).
     nodes
         Number of nodes, or MIN:MAX for as many as there are (default 1).
     grow
@@ -152,6 +154,7 @@ class JobFlags(CodeFlags):
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
+    allow_torch_change: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
     grow: Annotated[bool, Parameter(group=SIZE)] = False
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1
@@ -192,6 +195,7 @@ class JobFlags(CodeFlags):
             "keep_best": self.keep_best,
             "launcher": self.launcher,
             "allow_cpu": self.allow_cpu,
+            "allow_torch_change": self.allow_torch_change,
         }
 
 

@@ -74,6 +74,7 @@ def _resources(job: JobView) -> None:
             ),
             ("Launcher", spec.launcher),
             ("Without GPU", "trains on the CPU (--allow-cpu)" if spec.allow_cpu else None),
+            ("Torch", "may be replaced by requirements.txt" if spec.allow_torch_change else None),
             ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
             ("Checkpoint", spec.checkpoint),
             ("Env", " ".join(f"{k}={shlex.quote(v)}" for k, v in spec.env.items())),

@@ -59,6 +59,8 @@ class JoinRequest(Schema):
     """Where it has come to be: not all engines leave that to the scheduler."""
     giver_port: int | None = Field(default=None, ge=1, le=65535)
     """A free port here, for other nodes to get data at; None: it reads the store itself."""
+    process: str | None = Field(default=None, max_length=100)
+    """A random word that only this process knows: what is handed out by a join goes to no other."""
 
 
 class Mount(View):
@@ -121,6 +123,7 @@ class JoinReply(View):
     """Set if what runs here is a lease's SSH server."""
     neighbours: dict[str, Neighbours] = {}
     """By manifest id."""
+    allow_torch_change: bool = False
 
 
 class BeatRequest(Schema):

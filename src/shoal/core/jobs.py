@@ -89,6 +89,8 @@ class JobSpec(Schema):
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
     allow_cpu: bool = False
     """On an accelerator's slot: train on the CPU if torch cannot use the accelerator, instead of failing with the reason."""
+    allow_torch_change: bool = False
+    """Let requirements.txt replace the torch, torchvision and torchaudio of the machine; else that is refused."""
 
     @field_validator("name")
     @classmethod

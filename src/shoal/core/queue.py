@@ -63,7 +63,7 @@ class WhyView(View):
 
     job: str
     status: str
-    reason: Literal["slots", "quota", "machines", "turn", "engine", "starting", "stalled", "not_waiting"]
+    reason: Literal["slots", "quota", "machines", "pause", "turn", "engine", "starting", "stalled", "not_waiting"]
     text: str
     evidence: list[str]
     place: int | None = None

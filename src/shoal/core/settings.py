@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InvalidSpec
+from shoal.core.private import close_folder
 
 ENV_VARS: dict[str, str] = {
     "SHOAL_HOME": "Data directory (default ~/.shoal).",
@@ -92,6 +93,21 @@ class Layout:
     @property
     def cache_dir(self) -> Path:
         return self.root / "cache"
+
+    def close(self) -> None:
+        """Make the data directory its owner's only, whoever made it: it holds code, data and tokens of everybody."""
+        for folder in (self.root, self.server_dir, self.store_dir, self.nodes_dir, self.cache_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.root.resolve() != Path.home().resolve():
+            close_folder(self.root)
+        for path in (*self.private_paths(), self.cache_dir):
+            if path.is_dir():
+                close_folder(path)
+
+    def private_paths(self) -> list[Path]:
+        """What no job may see: keys and database, other attempts and their tokens, chunks, state of swarms and engines."""
+        folders = [self.root / name for name in ("swarms", "engines", "ray")]
+        return [self.server_dir, self.nodes_dir, self.store_dir, self.client_config, *folders]
 
     @property
     def client_config(self) -> Path:

@@ -50,7 +50,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
         level=os.environ.get("SHOAL_LOG_LEVEL", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-    layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    layout.close()
     with _sole_server(layout), _listening(layout, settings) as (listener, url):
         context = open_context(layout, settings)
         scheduler, sweeper, swarms = Scheduler(context, url), Sweeper(context), SwarmWatch(context, url)

@@ -121,6 +121,30 @@ print(os.path.exists("/dev/shm"), os.access("/dev/null", os.W_OK), len([p for p 
     ]
 
 
+def test_of_all_nodes_of_a_machine_a_job_sees_only_its_own(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+    if sandbox["SHOAL_SANDBOX"] == "rewrite":
+        pytest.skip("only a sandbox can")
+    script = """
+import os, sys
+nodes, own = sys.argv[1:]
+print(sorted(os.listdir(nodes)), "t.py" in os.listdir(own + "/source"))
+for path in (own + "/launch.json", nodes + "/att_2.0/launch.json", nodes + "/new"):
+    try:
+        open(path, "w" if path.endswith("new") else "r"); print("opened", path)
+    except OSError as error:
+        print(type(error).__name__)
+open(own + "/tmp/mine", "w")
+"""
+    job = gang(["t.py"], {"t.py": script}, env=sandbox, start=False)
+    other = job.folder / "att_2.0"
+    other.mkdir()
+    (other / "launch.json").write_text('{"token": "of another"}')
+    job.server.reply.entry += [str(job.folder), str(job.work_dir())]
+    job.hide = [str(job.folder)]
+    job.start().finish()
+    assert job.server.log() == ["['node0'] True", "PermissionError", "FileNotFoundError", "OSError"]
+
+
 def test_data_is_passed_to_a_script_that_takes_it(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
     takes = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data')\nprint(open(p.parse_args().data + '/a.txt').read())\n"
     for script, argv, expected in [(takes, [], "alpha"), ("import sys\nprint(sys.argv[1:])", [], "[]")]:

@@ -111,7 +111,7 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     accept(stub)
     options = (
         "-D a -D b -C ck -E A=1 -E B=-x=y -S K=s --max-restarts 0 --priority -5 --time-limit 90m --launcher torchrun"
-        " --nodes 2:3 --grow --no-preflight --allow-cpu"
+        " --nodes 2:3 --grow --no-preflight --allow-cpu --allow-torch-change"
     )
     assert cli("training", "run", "x", *options.split(), "--", "train.py").code == 0
     spec = asked(stub, "/jobs")
@@ -120,6 +120,7 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     assert (spec["env"], spec["secrets"]) == ({"A": "1", "B": "-x=y"}, {"K": "s"})
     assert (spec["max_restarts"], spec["priority"], spec["time_limit_s"]) == (0, -5, 5400)
     assert (spec["launcher"], spec["grow"], spec["allow_cpu"]) == ("torchrun", True, True)
+    assert spec["allow_torch_change"] is True
 
 
 def test_only_missing_chunks_travel_and_ignored_files_do_not(cli: Cli, stub: Stub, project: Path) -> None:

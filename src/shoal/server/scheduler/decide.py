@@ -6,8 +6,10 @@ only where they leave that untouched: on slots it will not need, or for less tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from shoal.server.scheduler.avoid import choose_apart, last_resort
 from shoal.server.scheduler.grow import growth
 from shoal.server.scheduler.model import (
     Decision,
@@ -37,7 +39,7 @@ def decide(snapshot: Snapshot) -> Decision:
 def place(free: dict[str, list[int]], job: QueuedJob) -> list[Placement] | None:
     """Where a job would go if it were alone; None if there is no room for its smallest number of nodes."""
     nodes = choose({m: len(slots) for m, slots in free.items()}, job, job.max_nodes)
-    return None if nodes is None else _gang({m: list(free[m]) for m in nodes}, nodes, job.accels)
+    return None if nodes is None else _gang({m: list(free[m]) for m in nodes}, nodes, job)
 
 
 def largest_possible(machines: Sequence[MachineState], accels: int) -> tuple[int, int]:
@@ -76,23 +78,40 @@ class _Pass:
         most = job.max_nodes
         if job.workspace in self.left:
             most = min(most, self.left[job.workspace] // job.accels)
+        if self._pauses(job) and self._choose(self.room, job, most) is None:
+            self._hold(job, Hold.PAUSE, self._pause_text(job))
+            return
         head = self.decision.head
         if head is None:
-            nodes = self.room.choose(job, most)
+            nodes = self._choose(self.room, job, most)
             if nodes is None:
                 self._hold_place(job)
             else:
                 self._start(job, nodes)
             return
-        nodes = self.lasting.choose(job, most) if self.lasting is not None else None
+        nodes = self._choose(self.lasting, job, most) if self.lasting is not None else None
         if nodes is not None:
             self._start(job, nodes, from_room=head)
-        elif is_brief(job, head, self.snapshot.policy) and (nodes := self.room.choose(job, most)) is not None:
+        elif is_brief(job, head, self.snapshot.policy) and (nodes := self._choose(self.room, job, most)) is not None:
             self._start(job, nodes)
         elif self._is_possible(job):
             self._turn(job)
         else:
             self._hold(job, Hold.MACHINES, _machines_text(job))
+
+    def _choose(self, room: Room, job: QueuedJob, most: int) -> dict[str, int] | None:
+        if job.avoided is None:
+            return room.choose(job, most)
+        return choose_apart(room.free, self.slots, self.snapshot.machines, job, most, self.snapshot.now)
+
+    def _pauses(self, job: QueuedJob) -> bool:
+        return job.avoided is not None and self.snapshot.now < job.avoided.until
+
+    def _pause_text(self, job: QueuedJob) -> str:
+        assert job.avoided is not None  # noqa: S101
+        left_s = math.ceil(job.avoided.until - self.snapshot.now)
+        names = ", ".join(sorted(job.avoided.machines))
+        return f"failed on {names} by a fault there; tried again there in {left_s} s if no other machine is free"
 
     def _hold_place(self, job: QueuedJob) -> None:
         """The first that must wait: from now on nobody may delay it."""
@@ -144,7 +163,7 @@ class _Pass:
                 self.lasting.set(machine, min(self.room.free[machine], self._room_left[machine]))
         if job.workspace in self.left:
             self.left[job.workspace] -= sum(nodes.values()) * job.accels
-        self.decision.starts.append((job.job_id, _gang(self.slots, nodes, job.accels)))
+        self.decision.starts.append((job.job_id, _gang(self.slots, nodes, job)))
 
     def _in_quota(self, job: QueuedJob) -> bool:
         if job.workspace not in self.left:
@@ -192,12 +211,14 @@ def _machines_text(job: QueuedJob) -> str:
     return f"needs {needed(job)}: more than all machines that are up now"
 
 
-def _gang(slots: dict[str, list[int]], nodes: dict[str, int], accels: int) -> list[Placement]:
+def _gang(slots: dict[str, list[int]], nodes: dict[str, int], job: QueuedJob) -> list[Placement]:
     gang = []
     for machine, number in nodes.items():
-        for _ in range(number):
-            gang.append(Placement(machine, tuple(slots[machine][:accels])))
-            slots[machine] = slots[machine][accels:]
+        ordered = last_resort(machine, slots[machine], job)
+        taken = [ordered[i * job.accels : (i + 1) * job.accels] for i in range(number)]
+        gang += [Placement(machine, tuple(part)) for part in taken]
+        used = {slot for part in taken for slot in part}
+        slots[machine] = [slot for slot in slots[machine] if slot not in used]
     return gang
 
 

@@ -164,7 +164,7 @@ class Scheduler:
         elsewhere = next((machines[node.machine].url for node in gang if machines[node.machine].url), None)
         return Gang(
             attempt_id=attempt.id,
-            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned),
+            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned, *sorted(self.ctx.queue.avoided(job.id))),
             nodes=[
                 self._launch(
                     attempt,
@@ -189,7 +189,7 @@ class Scheduler:
             node=index,
             url=machine.url or self.url,
             server_file=None if away else str(layout.server_file),
-            hide=[str(layout.server_dir)] if away else [],
+            hide=[str(path) for path in dict.fromkeys([*layout.private_paths(), *there.private_paths()])],
             store_path=None if away or self.ctx.settings.store else str(layout.store_dir),
             work_dir=str(there.nodes_dir / f"{attempt.id}.{index}"),
             cache_dir=str(there.cache_dir),

@@ -22,7 +22,8 @@ from shoal.server.db import in_parts
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
-from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
+from shoal.server.scheduler.avoid import Ended, avoided
+from shoal.server.scheduler.model import Avoided, MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
 from shoal.server.scheduler.share import aged, used_between
 from shoal.server.scheduler.simulate import left_s
 
@@ -70,6 +71,12 @@ class QueueMemory:
             self.trust(lost.name)  # its engine has noticed: what it says next is believed
         up = [m for m in found if m.state == "up"]
         return [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
+
+    def avoided(self, job_id: str) -> frozenset[str]:
+        """Machines that an attempt of this job had better not run on, as last read for the queue."""
+        with self._lock:
+            known = self._known.get(job_id)
+        return known[1].avoided.machines if known and known[1].avoided else frozenset()
 
     def forget(self, job_id: str) -> None:
         """It was changed while it waited."""
@@ -133,6 +140,7 @@ class QueueMemory:
             expected_s=None if expected is None else max(1.0, expected - ran),
             exclude=frozenset(spec.get("exclude", ())),
             prefer=frozenset(spec.get("prefer", ())),
+            avoided=_avoided(session, row.id) if row.attempts else None,
         )
 
     def _expected(self, session: Session, workspace: str, spec: dict[str, Any], now: float) -> float | None:
@@ -193,6 +201,18 @@ class QueueMemory:
         for workspace, weight, quota in session.execute(special):
             shares[workspace] = Share(weight=weight, quota=quota, used_s=used.get(workspace, 0.0))
         return shares
+
+
+def _avoided(session: Session, job_id: str) -> Avoided | None:
+    failed = (
+        select(Attempt.number, Node.machine, Node.slots, Node.reason, Node.ended_at)
+        .join(Attempt, Attempt.id == Node.attempt_id)
+        .where(Attempt.job_id == job_id, Node.blamed.is_(True), Node.reason.is_not(None), Node.ended_at.is_not(None))
+    )
+    rows = session.execute(failed).all()
+    return avoided(
+        Ended(n, machine, slots, reason or "", at.timestamp()) for n, machine, slots, reason, at in rows if at
+    )
 
 
 def policy_of(settings: ServerSettings) -> Policy:

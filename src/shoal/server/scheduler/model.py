@@ -40,6 +40,20 @@ class MachineState:
         return [s for s in range(self.slots) if s not in self.used]
 
 
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """Places where attempts of a job met faults of the machine, its devices or its network."""
+
+    slots: frozenset[tuple[str, int]]
+    """(machine, slot)."""
+    until: float
+    """From this moment on they are used again if there is nothing else."""
+
+    @property
+    def machines(self) -> frozenset[str]:
+        return frozenset(machine for machine, _ in self.slots)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
     job_id: str
@@ -58,6 +72,7 @@ class QueuedJob:
     """How long it is likely to run; None if nothing is known."""
     exclude: frozenset[str] = frozenset()
     prefer: frozenset[str] = frozenset()
+    avoided: Avoided | None = None
 
     @property
     def min_slots(self) -> int:
@@ -131,6 +146,8 @@ class Hold(StrEnum):
     """Its workspace's quota is used up, or an earlier job of the workspace waits for that."""
     MACHINES = "machines"
     """Not even the whole pool that is up now could run it."""
+    PAUSE = "pause"
+    """The only place for it has just failed it: it is tried again there after a pause."""
     TURN = "turn"
     """Others are before it."""
 

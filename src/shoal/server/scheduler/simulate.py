@@ -132,6 +132,7 @@ class _Pool:
         moments = [self.heap[0][0]] if self.heap else []
         if self.arrivals:
             moments.append(self.arrivals[-1].since)
+        moments += [j.avoided.until for j in self.queue.values() if j.avoided and j.avoided.until > self.now]
         if not moments:
             return False
         self._age(min(moments))

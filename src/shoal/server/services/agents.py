@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.agents import BEAT_INTERVAL_S, BeatReply, BeatRequest, JoinReply, JoinRequest, Mount
-from shoal.core.errors import Fenced, NotFound
+from shoal.core.errors import Fenced, NotAllowedNow, NotFound
 from shoal.core.jobs import Progress
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
@@ -18,7 +18,7 @@ from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
-from shoal.server.policy import AgentIdentity
+from shoal.server.policy import AgentIdentity, hash_token
 from shoal.server.services import (
     attempts,
     checkpoints,
@@ -40,10 +40,9 @@ _TOGETHER_S = 1.25 * BEAT_INTERVAL_S
 
 def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     """Remember the node; once the whole gang is here, hand out all there is to know."""
-    ctx.live.beat(who.attempt_id, who.node)
-    ctx.meter.hear(who.attempt_id, who.node)
-    neighbours.remember(ctx, who, request)
     first = ctx.db.write(lambda session: _remember(ctx, session, who, request))
+    ctx.live.beat(who.attempt_id, who.node)
+    neighbours.remember(ctx, who, request)
     if first is None:
         return JoinReply(ready=False)
     resume = _choose_resume(ctx, who)
@@ -61,6 +60,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         accels=spec["accels"],
         launcher=spec["launcher"],
         allow_cpu=spec.get("allow_cpu", False),
+        allow_torch_change=spec.get("allow_torch_change", False),
         master_addr=first[0],
         master_port=first[1],
         source=ctx.store.get_manifest(source.manifest_id),
@@ -179,12 +179,16 @@ def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinR
     job = session.get_one(Job, who.job_id)
     if attempt.fenced or attempt.state == AttemptState.ENDED or job.stop_requested_at is not None:
         raise Fenced()
+    if NodeState(node.state).is_terminal:
+        raise Fenced()
+    _refuse_another(node, request)
     if node.state == NodeState.PENDING:
         node.state = NodeState.PREPARING.value
     node.pid, node.boot_id, node.host = request.pid, request.boot_id, request.host
     node.address, node.port = request.address, request.port
     engine_queue.settle(session, node, request.machine)
     ctx.queue.trust(node.machine)
+    ctx.meter.hear(who.attempt_id, who.node)
     ledger.hear(session, ctx.meter, who.attempt_id, who.node)
     session.flush()
     gang = attempts.nodes_of(session, attempt)
@@ -194,6 +198,20 @@ def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinR
     # Nodes of one machine meet on loopback, whatever the machine calls itself.
     same_host = len({(n.host, n.boot_id) for n in gang}) == 1
     return ("127.0.0.1" if same_host else first.address or ""), first.port or 0
+
+
+def _refuse_another(node: Node, request: JoinRequest) -> None:
+    """Only the process that joined first is told again, as after a restart of the server.
+
+    Not by `Fenced`: who hears that reports the end of the node.
+    """
+    claim = hash_token(request.process) if request.process else None
+    if node.state != NodeState.PENDING:
+        known = node.joined_by is not None or claim is not None
+        same = claim == node.joined_by if known else (request.pid, request.boot_id) == (node.pid, node.boot_id)
+        if not same:
+            raise NotAllowedNow("Another process has joined as this node: its secrets are not handed out again.")
+    node.joined_by = claim
 
 
 def _differs(node: Node, request: BeatRequest) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.core.faults import Fault, classify
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Checkpoint, holds_state
@@ -193,11 +194,12 @@ def _close(session: Session, job: Job, attempt: Attempt, text: str) -> None:
 
 
 def _root_cause(nodes: list[Node]) -> Node:
-    """A worker killed by a signal takes its peers down with errors of their own, which may be heard of first."""
+    """A worker that fails takes its peers down with errors of their own, mostly of the network, which may be heard of first."""
     order = {Cause.SIGNAL: 0, Cause.LOST: 1, Cause.SETUP: 2, Cause.ERROR: 3}
 
-    def rank(node: Node) -> tuple[int, datetime]:
-        return order[_node_cause(node)], node.ended_at or utcnow()
+    def rank(node: Node) -> tuple[int, bool, datetime]:
+        consequence = classify(node.reason or "") is Fault.NETWORK
+        return order[_node_cause(node)], consequence, node.ended_at or utcnow()
 
     return min(nodes, key=rank)
 

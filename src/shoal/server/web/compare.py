@@ -41,6 +41,7 @@ _SPEC = {
     "keep_last": "Checkpoints kept",
     "keep_best": "Best kept by",
     "launcher": "Launcher",
+    "allow_torch_change": "May replace torch",
 }
 
 

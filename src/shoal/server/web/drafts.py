@@ -52,6 +52,7 @@ class Draft(View):
     keep_best: str = ""
     launcher: str = "direct"
     allow_cpu: bool = False
+    allow_torch_change: bool = False
     expected: str = ""
     budget: str = ""
     batch: str = ""
@@ -86,6 +87,7 @@ def from_form(form: Form) -> Draft:
         secrets=_pairs(form, "secret_env", "secret_name"),
         grow="grow" in form,
         allow_cpu="allow_cpu" in form,
+        allow_torch_change="allow_torch_change" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -118,6 +120,7 @@ def from_spec(spec: JobSpec) -> Draft:
         keep_best=spec.keep_best or "",
         launcher=spec.launcher,
         allow_cpu=spec.allow_cpu,
+        allow_torch_change=spec.allow_torch_change,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
         budget=spec.budget or "",
         batch=spec.batch or "",
@@ -179,6 +182,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         keep_best=draft.keep_best or None,
         launcher=draft.launcher,
         allow_cpu=draft.allow_cpu,
+        allow_torch_change=draft.allow_torch_change,
     )
 
 
