@@ -73,8 +73,8 @@ def metrics(
             out.emit(found) if out.json else out.write(_csv(found))
         else:
             known = _known(client, job, names)
-            curves = client.metrics.read(job, names, points=CURVE_POINTS)["metrics"] if known else {}
-            _table(known, curves)
+            found = client.metrics.read(job, names, points=CURVE_POINTS, buckets=True) if known else {}
+            _table(known, _curves(found))
 
 
 def ledger(job: str, /, *, audit: bool = False) -> int:
@@ -119,6 +119,12 @@ def _known(client: Client, job: str, names: Sequence[str]) -> list[MetricName]:
     if names:
         client.metrics.read(job, names, points=4)  # an unknown name is told with its neighbours
     return [m for m in known if not names or m.name in names]
+
+
+def _curves(found: dict[str, Any]) -> dict[str, list[Any]]:
+    """Metric → [x, mean] of each stretch. The points of an older server, which sends no buckets, are lowest and highest values only."""
+    means = {name: [(row[1], row[4]) for row in rows] for name, rows in (found.get("buckets") or {}).items()}
+    return {**found.get("metrics", {}), **means}
 
 
 def _table(known: list[MetricName], curves: dict[str, list[Any]]) -> None:
