@@ -106,8 +106,8 @@ def ledger(job: str, /, *, audit: bool = False) -> int:
         Column("DATA", lambda r: r.get("name")),
         Column("EPOCH", lambda r: r.get("e"), is_right=True),
         Column("STEPS", lambda r: _range(r.get("i"))),
-        Column("BATCHES", lambda r: _range(r.get("p"))),
-        Column("CHECKSUM", lambda r: r.get("c"), is_right=True),
+        Column("BATCHES", lambda r: _range(r.get("p")), rank=1),
+        Column("CHECKSUM", lambda r: r.get("c"), is_right=True, rank=2),
     ]
     empty = "Nothing was written down. A loader given to run.prepare keeps a ledger."
     out.show(records, lambda: out.table(rows, columns, empty=empty))
@@ -133,11 +133,11 @@ def _table(known: list[MetricName], curves: dict[str, list[Any]]) -> None:
     columns = [
         Column("METRIC", lambda m: m.name),
         Column("LAST", lambda m: number(m.last), is_right=True),
-        Column("MIN", lambda m: number(m.min), is_right=True),
-        Column("MAX", lambda m: number(m.max), is_right=True),
-        Column("STEP", lambda m: m.last_step, is_right=True),
-        Column("POINTS", lambda m: m.count, is_right=True),
-        Column("CURVE", lambda m: sparkline(curves.get(m.name, []))),
+        Column("MIN", lambda m: number(m.min), is_right=True, rank=2),
+        Column("MAX", lambda m: number(m.max), is_right=True, rank=2),
+        Column("STEP", lambda m: m.last_step, is_right=True, rank=3),
+        Column("POINTS", lambda m: m.count, is_right=True, rank=4),
+        Column("CURVE", lambda m: sparkline(curves.get(m.name, [])), rank=1),
     ]
     out.table(known, columns, empty="No metrics yet. A script logs them with run.step(loss=…).")
 

@@ -42,10 +42,10 @@ def list_workspaces() -> None:
     columns = [
         Column("", lambda w: "*" if used in (w.name, w.id) else " "),
         Column("NAME", lambda w: w.name),
-        Column("YOUR ROLE", lambda w: w.role),
-        Column("JOBS", lambda w: w.jobs, is_right=True),
-        Column("DATASETS", lambda w: w.datasets, is_right=True),
-        Column("CREATED", lambda w: w.created_at),
+        Column("YOUR ROLE", lambda w: w.role, rank=1),
+        Column("JOBS", lambda w: w.jobs, is_right=True, rank=2),
+        Column("DATASETS", lambda w: w.datasets, is_right=True, rank=3),
+        Column("CREATED", lambda w: w.created_at, rank=4),
     ]
     out.show(workspaces, lambda: out.table(workspaces, columns))
 

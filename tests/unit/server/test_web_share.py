@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-
 from test_web_pages import tags_of
 from web_browser import Browser
 from web_run import PNG, Run
