@@ -179,7 +179,9 @@ def _name_large_files(packed: PackedTree, origin: dict[str, str]) -> None:
     for path, num_bytes in found[:MOST_NAMED]:
         out.warn(f"{clean(path)} ({human_size(num_bytes)}) is sent with the code.")
     if len(found) > MOST_NAMED:
-        out.warn(f"{plural(len(found) - MOST_NAMED, 'more file')} over {human_size(LARGE_FILE)} are sent with the code.")
+        out.warn(
+            f"{plural(len(found) - MOST_NAMED, 'more file')} over {human_size(LARGE_FILE)} are sent with the code."
+        )
     if found:
         how = "make the archive without them" if origin["kind"] == "archive" else "list them in .shoalignore"
         out.say(f"  To leave files out, {how}. Push data once with: {out.prog} dataset push NAME --file PATH")

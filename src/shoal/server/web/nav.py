@@ -33,8 +33,8 @@ class Nav:
     ) -> Nav:
         """The side bar of a page. `last` is the id of the workspace last visited."""
         near = next((w for w in mine if w.id == last), mine[0] if mine else None)
-        name = access.workspace if access else near and near.name
-        ident = access.workspace_id if access else near and near.id
+        name = access.workspace if access else (near.name if near else None)
+        ident = access.workspace_id if access else (near.id if near else None)
         sections = [("", [Link("Home", "/", "home"), Link("Workspaces", "/workspaces", "workspaces")])]
         if name is not None and ident is not None:
             sections.append((name, _workspace_links(workspace_path(name, ident))))
