@@ -182,7 +182,9 @@ def test_a_package_of_such_a_name_or_one_asked_for_is_code(tmp_path: Path) -> No
 
 
 def test_a_virtual_environment_of_any_name_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, "train.py", "my-env/pyvenv.cfg", "my-env/lib/torch.py", "tools/conda/conda-meta/history", "tools/x.py")
+    write(
+        tmp_path, "train.py", "my-env/pyvenv.cfg", "my-env/lib/torch.py", "tools/conda/conda-meta/history", "tools/x.py"
+    )
     write(tmp_path, "tools/conda/lib/y.py")
     assert listed(tmp_path) == ["tools/x.py", "train.py"]
     assert listed(tmp_path / "my-env") == ["lib/torch.py", "pyvenv.cfg"], "asked for by itself, it is what is meant"
