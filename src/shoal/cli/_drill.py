@@ -112,10 +112,15 @@ def show(found: dict[str, Any]) -> None:
     columns = [
         Column("FAULT", lambda r: r["fault"]),
         Column("SURVIVED", lambda r: _yes_no(r["survived"])),
-        Column("STEPS LOST", lambda r: r["steps_lost"], is_right=True),
+        Column("STEPS LOST", lambda r: r["steps_lost"], is_right=True, rank=2),
         Column("EXACT", lambda r: _yes_no(r["exact"])),
-        Column("RECOVERED IN", lambda r: None if r["recover_s"] is None else f"{r['recover_s']:.1f} s", is_right=True),
-        Column("", lambda r: r["note"]),
+        Column(
+            "RECOVERED IN",
+            lambda r: None if r["recover_s"] is None else f"{r['recover_s']:.1f} s",
+            is_right=True,
+            rank=1,
+        ),
+        Column("", lambda r: r["note"], is_text=True),
     ]
     out.table(found["faults"], columns)
     out.line()

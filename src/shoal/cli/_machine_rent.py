@@ -173,11 +173,11 @@ def lease_columns() -> list[Column]:
     return [
         Column("LEASE", lambda v: v.name),
         Column("STATUS", lambda v: v.status, is_status=True),
-        Column("MACHINE", lambda v: v.machine),
-        Column("SLOTS", lambda v: v.accels, is_right=True),
-        Column("SANDBOX", lambda v: v.sandbox),
-        Column("ENDS", lambda v: v.ended_at or v.expires_at),
-        Column("SSH", lambda v: v.command if v.status == "running" else v.reason or v.waiting),
+        Column("MACHINE", lambda v: v.machine, rank=2),
+        Column("SLOTS", lambda v: v.accels, is_right=True, rank=3),
+        Column("SANDBOX", lambda v: v.sandbox, rank=4),
+        Column("ENDS", lambda v: v.ended_at or v.expires_at, rank=1),
+        Column("SSH", lambda v: v.command if v.status == "running" else v.reason or v.waiting, is_text=True),
     ]
 
 

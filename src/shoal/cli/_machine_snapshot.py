@@ -40,11 +40,11 @@ def list_snapshots(lease: str | None = None, /) -> None:
     columns = [
         Column("ID", lambda s: s.id),
         Column("LEASE", lambda s: s.lease),
-        Column("MACHINE", lambda s: s.machine),
-        Column("FILES", lambda s: s.files, is_right=True),
-        Column("SIZE", lambda s: size(s.size), is_right=True),
-        Column("CREATED", lambda s: s.created_at),
-        Column("KEPT UNTIL", lambda s: s.expires_at),
+        Column("MACHINE", lambda s: s.machine, rank=4),
+        Column("FILES", lambda s: s.files, is_right=True, rank=3),
+        Column("SIZE", lambda s: size(s.size), is_right=True, rank=2),
+        Column("CREATED", lambda s: s.created_at, rank=2),
+        Column("KEPT UNTIL", lambda s: s.expires_at, rank=1),
     ]
     out.show(found, lambda: out.table(found, columns, empty="No snapshots yet: one is made when a lease ends."))
 

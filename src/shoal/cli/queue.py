@@ -155,12 +155,12 @@ def quota(
             shown = [client.queue.set_quota(target, QuotaSet(slots=slots, unlimited=no_limit, weight=weight))]
     columns = [
         Column("WORKSPACE", lambda q: q.workspace),
-        Column("OWNER", lambda q: q.owner),
+        Column("OWNER", lambda q: q.owner, rank=2),
         Column("QUOTA", lambda q: "-" if q.slots is None else q.slots, is_right=True),
-        Column("WEIGHT", lambda q: f"{q.weight:g}", is_right=True),
+        Column("WEIGHT", lambda q: f"{q.weight:g}", is_right=True, rank=3),
         Column("IN USE", lambda q: q.in_use, is_right=True),
-        Column("QUEUED", lambda q: q.queued, is_right=True),
-        Column("ID", lambda q: q.workspace_id),
+        Column("QUEUED", lambda q: q.queued, is_right=True, rank=1),
+        Column("ID", lambda q: q.workspace_id, is_id=True),
     ]
     out.show(shown, lambda: out.table(shown, columns))
 
@@ -177,14 +177,14 @@ def _print(queue: QueueView, *, with_starts: bool) -> None:
     columns = [
         Column("#", lambda r: r.place, is_right=True),
         Column("JOB", lambda r: r.job or "(another's)"),
-        Column("WORKSPACE", lambda r: r.workspace),
-        Column("PRIORITY", lambda r: r.priority, is_right=True),
-        Column("NODES × SLOTS", _size, is_right=True),
-        Column("SUBMITTED", lambda r: r.since),
+        Column("WORKSPACE", lambda r: r.workspace, rank=3),
+        Column("PRIORITY", lambda r: r.priority, is_right=True, rank=4),
+        Column("NODES × SLOTS", _size, is_right=True, rank=2),
+        Column("SUBMITTED", lambda r: r.since, rank=3),
     ]
     if with_starts:
-        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "nobody can say"))
-    columns.append(Column("WAITS FOR", lambda r: clean(r.waits)))
+        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "nobody can say", rank=1))
+    columns.append(Column("WAITS FOR", lambda r: clean(r.waits), is_text=True))
     out.table(queue.rows, columns, empty="Nothing waits.")
     if queue.queued > len(queue.rows):
         out.dim(f"… and {queue.queued - len(queue.rows)} more: {out.prog} queue show --limit {queue.queued}")

@@ -48,8 +48,8 @@ def list_secrets() -> None:
         secrets = client.secrets.list()
     columns = [
         Column("NAME", lambda s: s.name),
-        Column("CREATED", lambda s: s.created_at),
-        Column("UPDATED", lambda s: s.updated_at),
+        Column("CREATED", lambda s: s.created_at, rank=2),
+        Column("UPDATED", lambda s: s.updated_at, rank=1),
     ]
     out.show(secrets, lambda: out.table(secrets, columns, empty=f"None yet. Make one: {out.prog} secret create NAME"))
 

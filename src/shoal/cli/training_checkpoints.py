@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from shoal.core.checkpoints import CheckpointView
 
 COLUMNS = [
-    Column("ID", lambda c: c.id),
+    Column("ID", lambda c: c.id, is_id=True),
     Column("NAME", lambda c: c.name),
-    Column("NODE", lambda c: c.node, is_right=True),
+    Column("NODE", lambda c: c.node, is_right=True, rank=2),
     Column("STEP", lambda c: c.step, is_right=True),
-    Column("TRAIN LOSS", lambda c: loss(c.train_loss), is_right=True),
-    Column("EVAL LOSS", lambda c: loss(c.eval_loss), is_right=True),
-    Column("MODEL", lambda c: c.model),
-    Column("VERSION", lambda c: c.version),
-    Column("INFERENCE READY", lambda c: "yes" if c.inference_ready else "no"),
-    Column("TIMESTAMP", lambda c: c.timestamp),
+    Column("TRAIN LOSS", lambda c: loss(c.train_loss), is_right=True, rank=2),
+    Column("EVAL LOSS", lambda c: loss(c.eval_loss), is_right=True, rank=3),
+    Column("MODEL", lambda c: c.model, rank=5),
+    Column("VERSION", lambda c: c.version, rank=5),
+    Column("INFERENCE READY", lambda c: "yes" if c.inference_ready else "no", rank=4),
+    Column("TIMESTAMP", lambda c: c.timestamp, rank=1),
 ]
 """In the order people know them from elsewhere."""
 FOLDER = "output"

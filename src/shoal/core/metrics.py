@@ -17,6 +17,8 @@ MAX_MEDIA = 64 << 20
 Axis = Literal["step", "time", "relative"]
 Value = float | str
 """A number; text where it is not a finite one ("nan", "inf", "-inf"), or a string given to `run.evaluate`."""
+Bucket = tuple[float, float, int, float | None, float | None, float | None, Value]
+"""First x, last x, count, min, mean, max, last value; count, min, mean and max are of the finite values."""
 
 
 class MetricName(View):
@@ -41,6 +43,10 @@ class MetricsView(View):
     """Attempt → the first step it logged: from there on it has taken the place of the attempts before."""
     ghosts: dict[str, list[tuple[float, Value, int]]] | None = None
     """Metric → [x, value, attempt] of what later attempts have taken the place of; None unless asked for."""
+    smoothed: dict[str, list[tuple[float, float | None]]] | None = None
+    """Metric → [x, smoothed value], computed from all points before thinning; None unless asked for."""
+    buckets: dict[str, list[Bucket]] | None = None
+    """Metric → its stretches of equally many points, of which `metrics` holds the lowest and highest; None unless asked for."""
 
 
 class MediaView(View):

@@ -196,6 +196,29 @@ def test_a_million_points_are_thinned_to_a_chart_that_keeps_its_peaks(agent, as_
     assert min(v for _, v in found) == 0
 
 
+def test_smoothing_and_buckets_come_from_all_points_and_only_if_asked_for(agent, as_anna):
+    agent.steps(0, 4000, loss=lambda i: 10.0 if i % 50 == 0 else 1.0)
+    plain = read(as_anna, points=100)
+    assert plain["smoothed"] is None and plain["buckets"] is None
+    found = read(as_anna, points=100, smoothing=0.98, buckets=True)
+    assert found["metrics"] == plain["metrics"]
+    assert found["smoothed"]["loss"][-1] == [3999, pytest.approx(1.18, rel=0.02)]
+    buckets = found["buckets"]["loss"]
+    assert sum(b[2] for b in buckets) == 4000
+    assert sum(b[2] * b[4] for b in buckets) / 4000 == pytest.approx(1.18)
+    assert {b[3] for b in buckets} == {1.0} and {b[5] for b in buckets} == {10.0}
+    assert buckets[0][:2] == [0, buckets[1][0] - 1] and buckets[-1][1] == 3999 and buckets[-1][6] == 1.0
+
+
+def test_smoothing_of_a_part_is_refused_and_strings_are_not_smoothed(agent, as_anna):
+    agent.steps(0, 3, loss=lambda i: 1.0)
+    agent.send({"k": "e", "i": 1, "v": {"note": "good"}})
+    assert set(read(as_anna, smoothing=0.5)["smoothed"]) == {"loss"}
+    assert as_anna.get(f"{W}/metrics", params={"smoothing": 0.5, "after": 1}).status_code == 422
+    for wrong in (1, -0.1, "nan"):
+        assert as_anna.get(f"{W}/metrics", params={"smoothing": wrong}).status_code == 422
+
+
 def test_time_and_relative_axes(agent, as_anna):
     agent.send({"k": "s", "i": 7, "t": 5000.25, "v": {"loss": 1}}, {"k": "s", "i": 8, "t": 5002.0, "v": {"loss": 2}})
     assert read(as_anna, axis="time")["metrics"]["loss"] == [[5000.25, 1.0], [5002.0, 2.0]]

@@ -73,6 +73,19 @@ def test_what_follows_the_dashes_reaches_the_script_verbatim(cli: Cli, stub: Stu
     assert ran.out == views.ID + "\n", "stdout is data"
 
 
+def test_files_over_20_mb_are_named_before_they_are_sent(cli: Cli, stub: Stub, project: Path) -> None:
+    accept(stub)
+    (project / "weights.pt").touch()
+    os.truncate(project / "weights.pt", 25_000_000)
+    ran = cli("training", "run", "hello", "--", "train.py")
+    assert ran.code == 0, ran.err
+    assert "warning: weights.pt (25.0 MB) is sent with the code." in ran.err
+    assert "list them in .shoalignore" in ran.err and "dataset push NAME --file PATH" in ran.err
+    assert ran.err.index("weights.pt") < ran.err.index("Source:")
+    (project / ".shoalignore").write_text("*.pt\n")
+    assert "weights.pt" not in cli("training", "run", "hello", "--", "train.py").err
+
+
 def test_the_command_of_the_flexai_guide_works(cli: Cli, stub: Stub) -> None:
     accept(stub)
     ran = cli(

@@ -25,6 +25,8 @@ def metrics(
     axis: Axis = "step",
     after: Annotated[int, Query(ge=0)] = 0,
     ghosts: bool = False,
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    buckets: bool = False,
 ) -> MetricsView:
     """Points of all metrics, or of those named, as one history over all attempts.
 
@@ -32,9 +34,15 @@ def metrics(
     x is: the step, unix seconds, or seconds since the job's first point. With `after`, only what came after that cursor.
     What a newer attempt has taken the place of comes as `ghosts`, if asked for. NaN and infinities are the strings "nan",
     "inf" and "-inf".
+
+    `smoothing` adds an exponential moving average, computed from all points before thinning: the smoothed value at a step is
+    the mean of the values up to it, each weighted by smoothing ** (distance in steps / unit). The unit is 1/200 of the steps
+    from first to last, or the mean distance of two points where there are fewer. `buckets` adds first x, last x, count, min,
+    mean, max and last of each stretch.
     """
     body = metric_reads.read(
-        ctx, access, job, names=name, points=points, axis=axis, after=after, ghosts=ghosts
+        ctx, access, job, names=name, points=points, axis=axis, after=after, ghosts=ghosts, smoothing=smoothing,
+        buckets=buckets,
     )  # fmt: skip
     return Response(body, media_type="application/json")  # type: ignore[return-value]
 

@@ -202,8 +202,7 @@ def read_logs(
         for line in _lines(segment)
         if (rank is None or line.rank == rank) and (since is None or line.at >= since)
     ]
-    lines.sort(key=lambda line: (line.attempt, line.at))
-    return LogPage(lines=lines, cursor=page[-1].id if page else after, more=more)
+    return LogPage(lines=in_order(lines), cursor=page[-1].id if page else after, more=more)
 
 
 def _page(segments: list[Segment]) -> list[Segment]:
@@ -218,6 +217,14 @@ def _page(segments: list[Segment]) -> list[Segment]:
 
 def _lines(segment: Segment) -> Iterator[LogLine]:
     return (log_line(segment.attempt, segment.node, record) for record in _decode(segment.body))
+
+
+def in_order(lines: list[LogLine]) -> list[LogLine]:
+    """Lines of several nodes in order of time, given in the order they were stored in.
+
+    Lines written in one go have one time. Among them each node's stay together, in their order: the sort is stable.
+    """
+    return sorted(lines, key=lambda line: (line.attempt, line.at, line.node))
 
 
 def log_line(attempt: int, node: int, record: dict[str, Any]) -> LogLine:

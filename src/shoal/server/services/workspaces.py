@@ -104,7 +104,9 @@ def set_member(ctx: Context, access: Access, body: MemberSet) -> MemberView:
         user = session.scalar(select(User).where(User.email == email))
         if user is None:
             raise NotFound(
-                f"Nobody has an account for {email} on this server; they sign up first.", hint="shoal signup"
+                f"Nobody has an account for {email} on this server. An invitation lets them make one.",
+                hint=f"shoal workspace invite {email}",
+                details={"no_account": email},
             )
         row = session.get(Member, (access.workspace_id, user.id))
         if row is None:

@@ -27,6 +27,7 @@ from shoal.server.web.routes import (
     datasets,
     figures,
     home,
+    invites,
     job,
     jobs,
     join,
@@ -64,7 +65,7 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, join, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
+        static, account, join, invites, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
         keys, pool, live, settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)
