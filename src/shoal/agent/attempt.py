@@ -215,7 +215,7 @@ class Node:
 
     def _blame(self, local: int, code: int) -> tuple[int | None, int]:
         """(rank, exit code) of the worker at fault; torchrun names it in its own output."""
-        if self._join.launcher == "torchrun" and self._join.world_size > 1:
+        if self._join.launcher == "torchrun":
             found = from_torchrun(self._capture.tail(None, "sys"))
             if found:
                 return found

@@ -24,6 +24,9 @@ _KEPT_PREFIXES = (
 ).split()
 _TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
 EMULATE_CUDA = "SHOAL_EMULATE_CUDA"
+RANK = "SHOAL_RANK"
+"""The number of a worker that the agent started, also where there is no RANK."""
+_FOR_NETMIND = re.compile(r"^\s*(?:from|import)\s+NetmindMixins\b", re.MULTILINE)
 _STARTUP = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
 """On PYTHONPATH it reaches every Python process of the job, also those a launcher or a DataLoader starts."""
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
@@ -47,7 +50,7 @@ def base_env(host: Mapping[str, str]) -> dict[str, str]:
         for k, v in host.items()
         if (k.upper() in _KEPT or k.startswith(tuple(_KEPT_PREFIXES)))
         and not _TELLTALE.search(k)
-        and not k.startswith("SHOAL_")
+        and not k.startswith(("SHOAL_", "TORCHELASTIC_"))
     }
 
 
@@ -176,10 +179,24 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
     return env
 
 
-def rank_env(launch: Launch, join: JoinReply, local_rank: int, error_file: str) -> dict[str, str]:
-    """What torchrun would set for this worker, so that scripts cannot tell the difference."""
+def is_plain(join: JoinReply, script: str) -> bool:
+    """Return whether this node's worker is a plain process without RANK and the like. `script`: the text of the entry script.
+
+    Scripts that find RANK set up torch.distributed, which a job that never has a second worker does not need. NetMind starts
+    every script by torchrun, so scripts written for it may count on RANK.
+    """
+    return join.world_size == 1 and not join.is_distributed and not _FOR_NETMIND.search(script)
+
+
+def rank_env(
+    launch: Launch, join: JoinReply, local_rank: int, error_file: str, *, plain: bool = False
+) -> dict[str, str]:
+    """Return the variables that tell this worker its place: those of torchrun, unless it is a plain process (`is_plain`)."""
     rank, world = launch.node * join.accels + local_rank, join.world_size
+    if plain:
+        return {RANK: str(rank)}
     env = {
+        RANK: str(rank),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),

@@ -94,6 +94,7 @@ class JoinReply(_Wire):
     secrets: dict[str, str] = {}
     lease: dict[str, Any] | None = None
     neighbours: dict[str, Neighbours] = {}
+    is_distributed: bool = False
 
     def __init__(self, data: dict[str, Any]):
         super().__init__(data)

@@ -119,6 +119,8 @@ class JoinReply(View):
     """Set if what runs here is a lease's SSH server."""
     neighbours: dict[str, Neighbours] = {}
     """By manifest id."""
+    is_distributed: bool = False
+    """The job may have several workers in another attempt, so a single one is told its rank too."""
 
 
 class BeatRequest(Schema):

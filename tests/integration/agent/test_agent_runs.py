@@ -21,7 +21,7 @@ print("to stderr", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 2), (2, 2)])
 def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_nodes: int, accels: int) -> None:
     job = gang(["train.py"], {"train.py": SHOW}, num_nodes=num_nodes, accels=accels)
     assert job.finish() == [0] * num_nodes
@@ -39,6 +39,17 @@ def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_n
             assert int(place["LOCAL_RANK"]) == rank - node * accels and int(place["WORLD_SIZE"]) == num_nodes * accels
             seen.append((place["MASTER_ADDR"], place["MASTER_PORT"]))
     assert len(set(seen)) == 1 and 20000 <= int(seen[0][1]) <= 32700
+
+
+def test_one_worker_is_a_plain_process(gang: Callable[..., Gang]) -> None:
+    show = "import json, os\nprint(json.dumps(dict(os.environ)))"
+    job = gang(["train.py"], {"train.py": show}, env={"TORCHELASTIC_RUN_ID": "of another", "RANK": "3"})
+    assert job.finish() == [0]
+    (line,) = job.server.log(rank=0, stream="out")
+    seen = json.loads(line)
+    places = ("RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "USE_DDP")
+    assert [name for name in seen if name.startswith(places)] == []
+    assert (seen["SHOAL_RANK"], seen["SHOAL_NODE"]) == ("0", "0")
 
 
 PATHS = """

@@ -70,6 +70,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         | own,
         lease=lease,
         neighbours=neighbours.of_mounts(ctx, who, workspace.id, mounts),
+        is_distributed=spec["max_nodes"] * spec["accels"] > 1,
     )
 
 

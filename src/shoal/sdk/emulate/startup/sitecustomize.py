@@ -117,7 +117,8 @@ def _package() -> Any:
 _run_shadowed()
 if os.path.isdir("/proc/self/task"):  # noqa: PTH112
     atexit.register(_settle)  # first, so that it is called last
-if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
-    _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
+_rank = os.environ.get("RANK") or os.environ.get("SHOAL_RANK")
+if os.environ.get("SHOAL_SPOOL") and _rank:
+    _listen(os.environ["SHOAL_SPOOL"], _rank)
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
     sys.meta_path.insert(0, _Finder())
