@@ -225,10 +225,10 @@ class Node:
         """Tell how it ended, ship what is left, say goodbye; for as long as it takes."""
         for task in self._regular:
             task.stop()
-        self._reports.last_look()
-        self._capture.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
+        self._reports.last_look(None if result["told"] else result["exit_code"], result["reason"])
+        self._capture.close()
         self._work.result = result = preflight.told(self._work, self._join, result, self._capture.redact)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from shoal.agent import runtime
 from shoal.agent.inputs import OUTPUT, data_path, lay_out
 from shoal.agent.reasons import explain, last_error
+from shoal.agent.run_end import correct_end
 from shoal.agent.sandbox import Bind, Mode, Rewriter, choose, forget, wrap
 from shoal.agent.wire import JoinReply, Launch, Mount
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
@@ -73,6 +74,8 @@ class LocalRun:
         finally:
             tee.close()
             shutil.rmtree(self.run_dir.tmp, ignore_errors=True)
+        if not ended.stopped:
+            correct_end(self.run_dir.spool, ended.code, ended.reason)
         self.run_dir.end(ended.code, ended.reason)
         return ended
 

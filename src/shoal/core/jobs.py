@@ -133,6 +133,12 @@ class Progress(View):
     """Between these, as the pace has varied of late."""
 
 
+def unfinished(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the progress of a job that failed: never 100 %, even if its last step was done."""
+    fraction = progress.get("fraction")
+    return progress if fraction is None or fraction < 1 else {**progress, "fraction": 0.99, "eta_s": None}
+
+
 class NodeView(View):
     index: int
     machine: str

@@ -226,3 +226,16 @@ def test_the_first_line_arrives_soon_and_beats_come_every_second(gang: Callable[
     job.finish()
     times = [at for at, _ in job.server.beats[0]]
     assert max(b - a for a, b in pairwise(times)) < 2.0
+
+
+@pytest.mark.parametrize("end", ["exit(1)", "raise SystemExit(1)"])
+def test_a_script_that_exits_with_an_error_is_recorded_as_failed_and_not_as_complete(
+    gang: Callable[..., Gang], end: str
+) -> None:
+    job = gang(["t.py"], {"t.py": f"import shoal\nrun = shoal.init(max_steps=4)\nrun.step(loss=1.0)\n{end}\n"})
+    assert job.finish() == [0]
+    last = job.server.last()
+    assert last is not None and last.exit_code == 1
+    assert last.progress is not None and (last.progress.step, last.progress.fraction) == (1, 0.25)
+    ends = [r["status"] for r in job.server.records[0, "metric"] if r["k"] == "f"]
+    assert ends[-1] == "failed"

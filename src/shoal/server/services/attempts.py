@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.core.jobs import unfinished
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.models.artifacts import Checkpoint, holds_state
@@ -143,6 +144,8 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
     elif job.stop_requested_at is not None:
         attempt.result = attempt.reason = job.reason = job.stop_reason
         _close(session, job, attempt, job.stop_reason or "stopped")
+        if job.stop_state == JobState.FAILED and job.progress:
+            job.progress = unfinished(job.progress)
         move(
             session,
             job,
@@ -185,6 +188,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
         move(session, job, JobState.QUEUED, verdict.why, attempt=attempt.number)
         return
     job.exit_code = shell_code(root.exit_code)
+    job.progress = unfinished(job.progress) if job.progress else job.progress
     move(session, job, JobState.FAILED, f"{attempt.reason} ({verdict.why})", attempt=attempt.number)
 
 
