@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.agent import preflight, runtime
 from shoal.agent.commands import Commands
-from shoal.agent.inputs import Chunks, clear, fetch_mount, lay_out, source_key, write_source
+from shoal.agent.inputs import CHECKPOINT, Chunks, clear, fetch_mount, lay_out, source_key, write_source
 from shoal.agent.limits import set_limits
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
@@ -25,12 +25,13 @@ from shoal.agent.run_spool import LOOK_EVERY_S
 from shoal.agent.sandbox import SETTING, Bind, Mode, choose, forget, wrap
 from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
-from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.wire import PUT_BACK, JoinReply, Launch
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
 
 if TYPE_CHECKING:
     from shoal.agent.keeper import Keeper
     from shoal.agent.seed import Seed
+    from shoal.agent.workdir import Files, Workdir
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,12 @@ class Node:
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """The data of each mount; held, so that the cache keeps it."""
+        self._laid_out_ns = 0
+        """When the source was complete: what is newer in the working directory is the job's."""
+        self._present: dict[str, Files] = {}
+        """Checkpoints that were there before the workers started."""
+        self._said: list[str] = []
+        """What was put back."""
 
     def run(self) -> int:
         set_up_logging()
@@ -93,7 +100,7 @@ class Node:
             watch = None
         if watch is None:
             return ended(None, "stopped before it started", told=True)
-        self._beats.update(state="running", paths=self._mode.paths + self._also)
+        self._beats.update(state="running", paths=self._mode.paths + self._also, put_back=self._said)
         self._start_sampling()
         keeper = self._start_keeper()
         self._start_reports(keeper)
@@ -110,7 +117,9 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
+        self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
+        self._put_back(chunks)
         if (work.source / "requirements.txt").is_file():
             from shoal.agent.environment import Builder, remove_unused
 
@@ -121,6 +130,33 @@ class Node:
             self._python = builder.interpreter(work.source, pip_env, source_key(manifest))
             remove_unused(cache)
         self._mode = choose(cache)
+
+    def _put_back(self, chunks: Chunks) -> None:
+        """Put checkpoints of earlier attempts where the script wrote them, and note what is there before it starts."""
+        join, work = self._join, self._work
+        if not join.put_back:
+            return
+        from shoal.agent.keeper import listed
+        from shoal.agent.put_back import Donor, put_back
+
+        given = next((i for i, m in enumerate(join.mounts) if m.path == CHECKPOINT), None)
+        donor = (
+            None if given is None else Donor(self._uses[given].path, chunks.manifest(join.mounts[given].manifest_id))
+        )
+        self._said = put_back(join.put_back, work, chunks, donor)
+        for line in self._said:
+            self._capture.say(f"[shoal] {line}")
+        self._present = {one.name: one.files for one in listed(work.root / "output-checkpoint", self._workdir())}
+
+    def _workdir(self) -> Workdir | None:
+        """Return where to look for checkpoints beside the output directory; None if nobody wants that."""
+        join = self._join
+        if join.env.get(PUT_BACK) == "0" or preflight.is_one(join) or runtime.is_session(join.entry):
+            return None
+        from shoal.agent.workdir import Workdir
+
+        source = {file["path"] for file in (join.source or {"files": []})["files"]}
+        return Workdir(self._work.source, source, self._laid_out_ns)
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
@@ -253,8 +289,15 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        output, node = preflight.out(self._work, self._join), self._launch.node
-        keeper = Keeper(output, self._link.another(), self._capture.say, self._note_kept, node=node)
+        keeper = Keeper(
+            preflight.out(self._work, self._join),
+            self._link.another(),
+            self._capture.say,
+            self._note_kept,
+            node=self._launch.node,
+            workdir=self._workdir(),
+            present=self._present,
+        )
         keeper.start()
         return keeper
 

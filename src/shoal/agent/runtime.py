@@ -35,6 +35,11 @@ _SESSION_MODULES = ("shoal.agent.lease_server", "shoal.agent.hold")
 """People work beside these, and start what they like: one per node, as with a launcher."""
 
 
+def is_session(entry: list[str]) -> bool:
+    """Return whether people work in this job, instead of a script."""
+    return any(module in entry for module in _SESSION_MODULES)
+
+
 class Command(NamedTuple):
     argv: list[str]
     per_rank: bool

@@ -123,6 +123,7 @@ def resume(job: str, /, *, follow: Annotated[bool, Parameter(name=("--follow", "
     with connect() as client:
         view, start = client.jobs.resume(job), utcnow()
         good = [c for c in client.checkpoints.list(view.id) if not c.damaged and not c.only_logs]
+        good = [c for c in good if c.place == "output"] or good
         last = good[-1] if good else None
         source = f"from {last.name}{'' if last.step is None else f' (step {last.step})'}" if last else "from the start"
         if not follow:

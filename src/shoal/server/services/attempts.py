@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from shoal.core.jobs import unfinished
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
-from shoal.server.models.artifacts import Checkpoint, holds_state
+from shoal.server.models.artifacts import Checkpoint, holds_state, is_of_output
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
@@ -171,7 +171,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
     mine = select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number)
-    saved = session.scalar(mine.where(holds_state()).limit(1))
+    saved = session.scalar(mine.where(holds_state(), is_of_output()).limit(1))
     progressed = step > job.best_step or saved is not None
     job.best_step = max(step, job.best_step)
     verdict = judge(
