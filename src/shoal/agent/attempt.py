@@ -119,7 +119,6 @@ class Node:
         write_source(manifest, chunks, work.source)
         self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
-        self._put_back(chunks)
         if (work.source / "requirements.txt").is_file():
             from shoal.agent.environment import Builder, remove_unused
 
@@ -129,6 +128,7 @@ class Node:
             builder = Builder(cache, launch.python, self._capture.say, lambda: self._orders.any)
             self._python = builder.interpreter(work.source, pip_env, source_key(manifest))
             remove_unused(cache)
+        self._put_back(chunks)  # only now: what a job wrote must not decide what is installed
         self._mode = choose(cache)
 
     def _put_back(self, chunks: Chunks) -> None:
@@ -143,9 +143,7 @@ class Node:
         donor = (
             None if given is None else Donor(self._uses[given].path, chunks.manifest(join.mounts[given].manifest_id))
         )
-        self._said = put_back(join.put_back, work, chunks, donor)
-        for line in self._said:
-            self._capture.say(f"[shoal] {line}")
+        self._said = put_back(join.put_back, work, chunks, donor, self._capture.say)
         self._present = {one.name: one.files for one in listed(work.root / "output-checkpoint", self._workdir())}
 
     def _workdir(self) -> Workdir | None:

@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +41,14 @@ class Donor:
         return self._root / wanted.path if mine is not None and mine.chunks == wanted.chunks else None
 
 
-def put_back(items: list[PutBack], work: WorkDir, chunks: Chunks, donor: Donor | None = None) -> list[str]:
-    """Copy each to its place; returns for people what was put where, and what could not be. Never raises for a full disk."""
+def put_back(
+    items: list[PutBack],
+    work: WorkDir,
+    chunks: Chunks,
+    donor: Donor | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Copy each to its place; return for people what was put where, and what could not be. A full disk raises nothing."""
     said = []
     for item in items:
         target, place = _target(item, work)
@@ -56,6 +63,7 @@ def put_back(items: list[PutBack], work: WorkDir, chunks: Chunks, donor: Donor |
             for path in written:
                 path.unlink(missing_ok=True)
             said.append(f"checkpoint {item.id} could not be put back in {place}: {error.strerror or error}")
+            say(f"[shoal] {said[-1]}")
     return said
 
 

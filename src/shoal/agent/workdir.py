@@ -25,8 +25,10 @@ _NOT_OURS = frozenset(
     "data dataset datasets raw cache venv env wandb mlruns shoal-runs node_modules site-packages __pycache__".split()
 )
 """Folders whose files of tensors are data, packages or the records of others."""
-_LOG = re.compile(r"(.*[._-])?logs?([._-].*)?|.*\.(log|out|err|csv|tsv|jsonl)|events\.out\.tfevents\..*", re.IGNORECASE)
-"""Files that grow for as long as the job runs: with them a checkpoint would never be at rest."""
+_NO_STATE = re.compile(
+    r"(.*[._-])?logs?([._-].*)?|.*\.(log|out|err|csv|tsv|jsonl|py|pyc|so|sh)|events\.out\.tfevents\..*", re.IGNORECASE
+)
+"""Code, and files that grow for as long as the job runs: with them a checkpoint would never be at rest."""
 _SMALL = 64 << 10
 _MOST_STATE_FILES = 100
 """More than this in one folder is data that was cut into pieces, and not the state of a training."""
@@ -101,8 +103,12 @@ class Workdir:
         for file in _below(root) if unit else list_files(root, deep=False):
             path, size, mtime = file
             name = path.rpartition("/")[2]
-            wanted = _STATE.fullmatch(name) or ((unit or size <= _SMALL) and not _LOG.fullmatch(name))
-            if wanted and (mtime > self._since_ns or prefix + path not in self._source):
+            is_new = prefix + path not in self._source
+            if _STATE.fullmatch(name):
+                wanted = is_new or mtime > self._since_ns
+            else:
+                wanted = is_new and (bool(unit) or size <= _SMALL) and not _NO_STATE.fullmatch(name)
+            if wanted:
                 found.append(file)
             if len(found) > _MOST_ENTRIES:
                 self._warn(unit, f"{unit} holds more than {_MOST_ENTRIES} files and is not looked at for checkpoints")

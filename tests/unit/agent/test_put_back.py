@@ -89,8 +89,10 @@ def test_on_a_full_disk_nothing_half_is_left_and_it_is_said(work: WorkDir) -> No
             return super().get(name)
 
     chunks: Any = Full({"m": manifest(a="a", b="b")}, "a", "b")
-    (said,) = put_back([item("step-1")], work, chunks)
+    warned: list[str] = []
+    (said,) = put_back([item("step-1")], work, chunks, say=warned.append)
     assert said == "checkpoint ckpt_1 could not be put back in /output-checkpoint/step-1: No space left on device"
+    assert warned == [f"[shoal] {said}"]
     assert [p for p in (work.root / "output-checkpoint").rglob("*") if p.is_file()] == []
 
 

@@ -39,7 +39,7 @@ def test_a_source_as_it_came_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_files_of_weights_and_the_small_ones_beside_them_are_one(tmp_path: Path) -> None:
     seen = workdir(tmp_path)
-    for path in ("snapshot.pt", "last_epoch.txt", "train.log", "metrics.csv"):
+    for path in ("snapshot.pt", "last_epoch.txt", "train.log", "metrics.csv", "helper.py", "config.json"):
         write(tmp_path, path)
     write(tmp_path, "words.txt", "x" * 100_000)
     assert found(seen) == {"workdir": ["last_epoch.txt", "snapshot.pt"]}
