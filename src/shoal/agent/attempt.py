@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.agent import preflight, runtime
 from shoal.agent.commands import Commands
-from shoal.agent.inputs import Chunks, clear, fetch_mount, lay_out, source_key, write_source
+from shoal.agent.inputs import CHECKPOINT, Chunks, clear, fetch_mount, lay_out, source_key, write_source
 from shoal.agent.limits import set_limits
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
@@ -25,12 +25,13 @@ from shoal.agent.run_spool import LOOK_EVERY_S
 from shoal.agent.sandbox import SETTING, Bind, Mode, Walls, choose, forget, wrap
 from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
-from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.wire import PUT_BACK, JoinReply, Launch
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
 
 if TYPE_CHECKING:
     from shoal.agent.keeper import Keeper
     from shoal.agent.seed import Seed
+    from shoal.agent.workdir import Files, Workdir
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,12 @@ class Node:
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """The data of each mount; held, so that the cache keeps it."""
+        self._laid_out_ns = 0
+        """When the source was complete: what is newer in the working directory is the job's."""
+        self._present: dict[str, Files] = {}
+        """Checkpoints that were there before the workers started."""
+        self._said: list[str] = []
+        """What was put back."""
 
     def run(self) -> int:
         set_up_logging()
@@ -93,7 +100,7 @@ class Node:
             watch = None
         if watch is None:
             return ended(None, "stopped before it started", told=True)
-        self._beats.update(state="running", paths=self._mode.paths + self._also)
+        self._beats.update(state="running", paths=self._mode.paths + self._also, put_back=self._said)
         self._start_sampling()
         keeper = self._start_keeper()
         self._start_reports(keeper)
@@ -110,10 +117,12 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
+        self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
         self._mode = choose(cache)
         if (work.source / "requirements.txt").is_file():
             self._python = self._build(source_key(manifest))
+        self._put_back(chunks)  # only now: what a job wrote must not decide what is installed
 
     def _build(self, source: str) -> str:
         """The interpreter with the packages of requirements.txt. `source` names the content of the source."""
@@ -145,6 +154,31 @@ class Node:
             server = Path(launch.server_file).parent  # its keys and database are next to it
             hide += [] if work.root.is_relative_to(server) else [server]
         return Walls(self._mode, hide, keep)
+
+    def _put_back(self, chunks: Chunks) -> None:
+        """Put checkpoints of earlier attempts where the script wrote them, and note what is there before it starts."""
+        join, work = self._join, self._work
+        if not join.put_back:
+            return
+        from shoal.agent.keeper import listed
+        from shoal.agent.put_back import Donor, put_back
+
+        given = next((i for i, m in enumerate(join.mounts) if m.path == CHECKPOINT), None)
+        donor = (
+            None if given is None else Donor(self._uses[given].path, chunks.manifest(join.mounts[given].manifest_id))
+        )
+        self._said = put_back(join.put_back, work, chunks, donor, self._capture.say)
+        self._present = {one.name: one.files for one in listed(work.root / "output-checkpoint", self._workdir())}
+
+    def _workdir(self) -> Workdir | None:
+        """Return where to look for checkpoints beside the output directory; None if nobody wants that."""
+        join = self._join
+        if join.env.get(PUT_BACK) == "0" or preflight.is_one(join) or runtime.is_session(join.entry):
+            return None
+        from shoal.agent.workdir import Workdir
+
+        source = {file["path"] for file in (join.source or {"files": []})["files"]}
+        return Workdir(self._work.source, source, self._laid_out_ns)
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
@@ -237,7 +271,7 @@ class Node:
 
     def _blame(self, local: int, code: int) -> tuple[int | None, int]:
         """(rank, exit code) of the worker at fault; torchrun names it in its own output."""
-        if self._join.launcher == "torchrun" and self._join.world_size > 1:
+        if self._join.launcher == "torchrun":
             found = from_torchrun(self._capture.tail(None, "sys"))
             if found:
                 return found
@@ -247,10 +281,10 @@ class Node:
         """Tell how it ended, ship what is left, say goodbye; for as long as it takes."""
         for task in self._regular:
             task.stop()
-        self._reports.last_look()
-        self._capture.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
+        self._reports.last_look(None if result["told"] else result["exit_code"], result["reason"])
+        self._capture.close()
         self._work.result = result = preflight.told(self._work, self._join, result, self._capture.redact)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
@@ -275,8 +309,15 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        output, node = preflight.out(self._work, self._join), self._launch.node
-        keeper = Keeper(output, self._link.another(), self._capture.say, self._note_kept, node=node)
+        keeper = Keeper(
+            preflight.out(self._work, self._join),
+            self._link.another(),
+            self._capture.say,
+            self._note_kept,
+            node=self._launch.node,
+            workdir=self._workdir(),
+            present=self._present,
+        )
         keeper.start()
         return keeper
 

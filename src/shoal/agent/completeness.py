@@ -16,7 +16,7 @@ OWN = "shoal.json"
 """The SDK writes it last; it lists every other file."""
 _MAX_JSON = 64 << 20
 _MAX_HEADER = 100 << 20
-_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _HALF_MADE = re.compile(r"(^|[._-])(tmp|temp|partial|incomplete|part)([._-]|$)|~$", re.IGNORECASE)
 _TRAIN_LOSS = ("loss", "train/loss", "train_loss", "training_loss", "training/loss")
 _EVAL_LOSS = (

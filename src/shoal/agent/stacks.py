@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import shoal
-from shoal.agent import frames
+from shoal.agent import frames, runtime
 from shoal.agent.inner import descendants
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,15 @@ def gather(root_pid: int, ranks: Iterable[int], folder: Path, source: Path) -> l
 
 
 def rank_processes(root_pid: int) -> dict[int, int]:
-    """Rank → pid: of all processes below with its RANK the uppermost, whoever has started it."""
+    """Return rank → pid: of all processes below that carry the rank, the uppermost, whoever has started it."""
     found: dict[int, int] = {}
     for pid in descendants(root_pid):
         with suppress(OSError, ValueError):
-            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"RANK="):
-                    found.setdefault(int(entry[5:]), pid)
+            env = dict(e.partition(b"=")[::2] for e in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            # A launcher's own workers inherit the number of the process that started it, and have a RANK of their own.
+            rank = env.get(b"RANK", env.get(runtime.RANK.encode()))
+            if rank is not None:
+                found.setdefault(int(rank), pid)
     return found
 
 

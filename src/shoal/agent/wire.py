@@ -16,6 +16,8 @@ STOP_REASON = "stop-reason"
 SAVE_WANTED = "save-wanted"
 """The file there by which a checkpoint is asked for."""
 
+PUT_BACK = "SHOAL_PUT_BACK"
+"""Set to 0 by a job: its working directory is not looked at for checkpoints, and nothing is put back."""
 GATEWAY_USER = "agent"
 """As whom an agent comes to the SSH gateway, with its token; no lease is called so."""
 LEASE_HOST, LEASE_PORT = "lease", 22
@@ -73,6 +75,13 @@ class Mount(_Wire):
     name: str
 
 
+class PutBack(_Wire):
+    id: str
+    name: str
+    place: str
+    manifest_id: str
+
+
 class Neighbours(_Wire):
     key: str
     own: str
@@ -96,10 +105,13 @@ class JoinReply(_Wire):
     lease: dict[str, Any] | None = None
     neighbours: dict[str, Neighbours] = {}
     allow_torch_change: bool = False
+    put_back: list[PutBack] = []
+    is_distributed: bool = False
 
     def __init__(self, data: dict[str, Any]):
         super().__init__(data)
         self.mounts = [Mount(m) for m in data.get("mounts", [])]
+        self.put_back = [PutBack(p) for p in data.get("put_back", [])]
         self.neighbours = {k: Neighbours(v) for k, v in data.get("neighbours", {}).items()}
 
     @property

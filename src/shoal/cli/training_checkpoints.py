@@ -123,12 +123,14 @@ def resume(job: str, /, *, follow: Annotated[bool, Parameter(name=("--follow", "
     with connect() as client:
         view, start = client.jobs.resume(job), utcnow()
         good = [c for c in client.checkpoints.list(view.id) if not c.damaged and not c.only_logs]
+        good = [c for c in good if c.place == "output"] or good
         last = good[-1] if good else None
-        source = f"from {last.name}{'' if last.step is None else f' (step {last.step})'}" if last else "from the start"
+        step = "" if last is None or last.step is None else f" (step {last.step})"
+        given = f"Its next attempt is given {last.name}{step}." if last else "It has no checkpoint, and begins again."
         if not follow:
-            out.show(view, lambda: out.say(f"Job '{view.name}' goes on {source}."))
+            out.show(view, lambda: out.say(f"Job '{view.name}' is queued again. {given}"))
             return 0
-        out.say(f"Job '{view.name}' goes on {source}.")
+        out.say(f"Job '{view.name}' is queued again. {given}")
         return follow_job(client, view, LogOptions(num_workers=view.nodes * view.accels, since=start))
 
 

@@ -85,6 +85,17 @@ class Neighbours(View):
     """Nodes of other attempts that have all of it."""
 
 
+class PutBack(View):
+    """A checkpoint of an earlier attempt that a node finds again where the script wrote it."""
+
+    id: str
+    name: str
+    """As the checkpoint is called: a folder of the output directory, '.' for its files, workdir/FOLDER …"""
+    place: str
+    """'output' or 'workdir'."""
+    manifest_id: str
+
+
 class LeaseOrder(View):
     """What the agent of a lease needs to bring people to it."""
 
@@ -124,6 +135,10 @@ class JoinReply(View):
     neighbours: dict[str, Neighbours] = {}
     """By manifest id."""
     allow_torch_change: bool = False
+    put_back: list[PutBack] = []
+    """Oldest first."""
+    is_distributed: bool = False
+    """The job may have several workers in another attempt, so a single one is told its rank too."""
 
 
 class BeatRequest(Schema):
@@ -137,6 +152,8 @@ class BeatRequest(Schema):
     """One line for people, when exited: the last line of the traceback, the pip error, …"""
     progress: Progress | None = None
     paths: str | None = None
+    put_back: list[str] = []
+    """For people: what was put back where, and what could not be."""
     preflight: dict[str, Any] | None = None
     """What a preflight has found (see PreflightReport), when exited."""
     final: bool = False

@@ -19,7 +19,8 @@ from shoal.core.states import AttemptState, JobState, NodeState
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
-    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE SHOAL_ALLOW_CPU".split()
+    "SHOAL_RANK SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE "
+    "SHOAL_ALLOW_CPU".split()
 )
 MAX_TIME_LIMIT = timedelta(days=365)
 
@@ -135,6 +136,12 @@ class Progress(View):
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     """Between these, as the pace has varied of late."""
+
+
+def unfinished(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the progress of a job that failed: never 100 %, even if its last step was done."""
+    fraction = progress.get("fraction")
+    return progress if fraction is None or fraction < 1 else {**progress, "fraction": 0.99, "eta_s": None}
 
 
 class NodeView(View):

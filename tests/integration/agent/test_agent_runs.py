@@ -22,7 +22,7 @@ print("to stderr", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 2), (2, 2)])
 def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_nodes: int, accels: int) -> None:
     job = gang(["train.py"], {"train.py": SHOW}, num_nodes=num_nodes, accels=accels)
     assert job.finish() == [0] * num_nodes
@@ -40,6 +40,17 @@ def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_n
             assert int(place["LOCAL_RANK"]) == rank - node * accels and int(place["WORLD_SIZE"]) == num_nodes * accels
             seen.append((place["MASTER_ADDR"], place["MASTER_PORT"]))
     assert len(set(seen)) == 1 and 20000 <= int(seen[0][1]) <= 32700
+
+
+def test_one_worker_is_a_plain_process(gang: Callable[..., Gang]) -> None:
+    show = "import json, os\nprint(json.dumps(dict(os.environ)))"
+    job = gang(["train.py"], {"train.py": show}, env={"TORCHELASTIC_RUN_ID": "of another", "RANK": "3"})
+    assert job.finish() == [0]
+    (line,) = job.server.log(rank=0, stream="out")
+    seen = json.loads(line)
+    places = ("RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "USE_DDP")
+    assert [name for name in seen if name.startswith(places)] == []
+    assert (seen["SHOAL_RANK"], seen["SHOAL_NODE"]) == ("0", "0")
 
 
 PATHS = """
@@ -240,3 +251,16 @@ def test_the_first_line_arrives_soon_and_beats_come_every_second(gang: Callable[
     job.finish()
     times = [at for at, _ in job.server.beats[0]]
     assert max(b - a for a, b in pairwise(times)) < 2.0
+
+
+@pytest.mark.parametrize("end", ["exit(1)", "raise SystemExit(1)"])
+def test_a_script_that_exits_with_an_error_is_recorded_as_failed_and_not_as_complete(
+    gang: Callable[..., Gang], end: str
+) -> None:
+    job = gang(["t.py"], {"t.py": f"import shoal\nrun = shoal.init(max_steps=4)\nrun.step(loss=1.0)\n{end}\n"})
+    assert job.finish() == [0]
+    last = job.server.last()
+    assert last is not None and last.exit_code == 1
+    assert last.progress is not None and (last.progress.step, last.progress.fraction) == (1, 0.25)
+    ends = [r["status"] for r in job.server.records[0, "metric"] if r["k"] == "f"]
+    assert ends[-1] == "failed"

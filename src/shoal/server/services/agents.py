@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -28,6 +29,7 @@ from shoal.server.services import (
     ledger,
     neighbours,
     preflight_reports,
+    put_back,
 )
 from shoal.server.services.events import tell
 from shoal.server.services.secrets import open_secrets
@@ -71,6 +73,8 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         | own,
         lease=lease,
         neighbours=neighbours.of_mounts(ctx, who, workspace.id, mounts),
+        put_back=put_back.of_node(resume, who.node, spec["env"]),
+        is_distributed=spec["max_nodes"] * spec["accels"] > 1,
     )
 
 
@@ -117,7 +121,8 @@ def _readable(ctx: Context, who: AgentIdentity) -> tuple[str, ...]:
         job = session.get_one(Job, who.job_id)
         resume = session.get_one(Attempt, who.attempt_id).resume or {}
         source = session.get_one(Source, job.source_id)
-        return (source.manifest_id, *(m.manifest_id for m in _mounts(job, resume)))
+        mounted = (m.manifest_id for m in _mounts(job, resume))
+        return (source.manifest_id, *mounted, *put_back.resumed_manifests(resume))
 
 
 _hash_lock = threading.Lock()
@@ -139,14 +144,15 @@ def named_chunks(ctx: Context, manifest_ids: tuple[str, ...]) -> frozenset[str]:
 _resume_lock = threading.Lock()
 
 
-def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
-    """The checkpoint this attempt starts from: chosen once for the whole gang, its every byte verified."""
+def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, Any]:
+    """Return the checkpoint this attempt is given, and what is put back: chosen once for the whole gang, every byte verified."""
     with _resume_lock:
         with ctx.db.read() as session:
             attempt = session.get_one(Attempt, who.attempt_id)
         if attempt.resume is not None:
             return attempt.resume
         good = checkpoints.newest_good(ctx, who.job_id) if attempt.number > 1 else None
+        back = put_back.choose(ctx, who.job_id) if good else []
 
         def work(session: Session) -> None:
             session.get_one(Attempt, who.attempt_id).resume = choice
@@ -156,17 +162,19 @@ def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
                     session,
                     job,
                     "resuming",
-                    f"attempt {who.attempt} starts from checkpoint {good[0]}",
+                    f"attempt {who.attempt} is given checkpoint {good[0]} at /input-checkpoint",
                     attempt=who.attempt,
                 )
 
         with ctx.gate.open():
-            choice = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+            choice: dict[str, Any] = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+            if back:
+                choice["put_back"] = {str(node): put_back.store(ctx, back, node) for node in range(attempt.num_nodes)}
             ctx.db.write(work)
         return choice
 
 
-def _mounts(job: Job, resume: dict[str, str]) -> list[Mount]:
+def _mounts(job: Job, resume: dict[str, Any]) -> list[Mount]:
     mounts = [Mount(**i) for i in job.inputs if not (resume and i["path"] == "/input-checkpoint")]
     if resume:
         mounts.append(Mount(path="/input-checkpoint", name=resume["id"], manifest_id=resume["manifest_id"]))
@@ -228,6 +236,8 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
         node.paths = request.paths
         if request.progress and not attempt.fenced:
             session.get_one(Job, who.job_id).progress = request.progress.model_dump(mode="json")
+        if node.state != NodeState.RUNNING:
+            put_back.note(session, attempt, node, request.put_back)
         if request.state is NodeState.EXITED:
             preflight_reports.note(session, attempt, request.preflight)
             attempts.node_ended(

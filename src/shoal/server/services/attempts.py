@@ -14,9 +14,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.faults import Fault, classify
+from shoal.core.jobs import unfinished
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
-from shoal.server.models.artifacts import Checkpoint, holds_state
+from shoal.server.models.artifacts import Checkpoint, holds_state, is_of_output
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
@@ -144,6 +145,8 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
     elif job.stop_requested_at is not None:
         attempt.result = attempt.reason = job.reason = job.stop_reason
         _close(session, job, attempt, job.stop_reason or "stopped")
+        if job.stop_state == JobState.FAILED and job.progress:
+            job.progress = unfinished(job.progress)
         move(
             session,
             job,
@@ -169,7 +172,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
     mine = select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number)
-    saved = session.scalar(mine.where(holds_state()).limit(1))
+    saved = session.scalar(mine.where(holds_state(), is_of_output()).limit(1))
     progressed = step > job.best_step or saved is not None
     job.best_step = max(step, job.best_step)
     verdict = judge(
@@ -186,6 +189,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
         move(session, job, JobState.QUEUED, verdict.why, attempt=attempt.number)
         return
     job.exit_code = shell_code(root.exit_code)
+    job.progress = unfinished(job.progress) if job.progress else job.progress
     move(session, job, JobState.FAILED, f"{attempt.reason} ({verdict.why})", attempt=attempt.number)
 
 

@@ -20,6 +20,7 @@ from shoal.server.models.snapshots import Snapshot
 from shoal.server.models.swarm import Swarm
 from shoal.server.models.sweeps import Sweep
 from shoal.server.services import snapshots
+from shoal.server.services.put_back import resumed_manifests
 from shoal.store.check import check as check_store
 from shoal.store.check import usage as store_usage
 from shoal.store.gc import collect
@@ -109,7 +110,7 @@ def _used_manifests(session: Session) -> set[str]:
         i["manifest_id"] for query in (open_jobs, sweeps, swarms) for inputs in session.scalars(query) for i in inputs
     }
     resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))
-    used |= {resume.get("manifest_id") for resume in resumes if resume}
+    used |= {m for resume in resumes if resume for m in resumed_manifests(resume)}
     return {m for m in used if m}
 
 

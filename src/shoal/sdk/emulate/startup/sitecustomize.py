@@ -133,8 +133,9 @@ def _package() -> Any:
 _run_shadowed()
 if ("USE_DDP" in os.environ or os.environ.get("SHOAL_EMULATE_CUDA") == "1") and os.path.isdir("/proc/self/task"):  # noqa: PTH112
     atexit.register(_settle)  # first, so that it is called last
-if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
-    _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
+_rank = os.environ.get("RANK") or os.environ.get("SHOAL_RANK")
+if os.environ.get("SHOAL_SPOOL") and _rank:
+    _listen(os.environ["SHOAL_SPOOL"], _rank)
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
     sys.meta_path.insert(0, _Finder(_emulate_cuda))
 elif os.environ.get("SHOAL_DEVICE") and os.environ.get("SHOAL_ALLOW_CPU") != "1":
