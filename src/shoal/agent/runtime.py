@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.agent.interfaces import interface_to
 from shoal.agent.wire import JoinReply, Launch
+from shoal.core import start_seed
 
 if TYPE_CHECKING:
     import ast
@@ -162,6 +163,9 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
     env |= marks(launch)
     if join.world_size > 1:
         env["USE_DDP"] = "1"
+        # Lightning's Trainer and Fabric take a CPU for one device, whatever WORLD_SIZE says.
+        for prefix in ("PL_TRAINER", "LT"):
+            env |= {f"{prefix}_DEVICES": str(join.accels), f"{prefix}_NUM_NODES": str(join.num_nodes)}
         if launch.slot_kind == "cpu":
             # Without it Accelerate and the Hugging Face Trainer ignore WORLD_SIZE where there is no GPU.
             env["ACCELERATE_USE_CPU"] = "true"
@@ -247,7 +251,10 @@ def merge(
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
+    seed = start_seed.seed_of(env)
+    if seed is not None:
+        env.setdefault("PYTHONHASHSEED", str(seed))
     # Those of a gang can be asked where they are, should they wait for each other for ever.
-    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract:
+    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or seed is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *filter(None, [env.get("PYTHONPATH")])])
     return env

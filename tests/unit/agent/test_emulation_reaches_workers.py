@@ -1,4 +1,4 @@
-"""SHOAL_EMULATE_CUDA=1 and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
+"""SHOAL_EMULATE_CUDA=1, SHOAL_START_SEED and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
 
 import os
 from pathlib import Path
@@ -21,3 +21,10 @@ def test_with_it_a_folder_with_nothing_but_our_startup_comes_first():
     assert [p.name for p in Path(first).iterdir() if p.name != "__pycache__"] == ["sitecustomize.py"]
     assert merged({"SHOAL_EMULATE_CUDA": "1"})["PYTHONPATH"] == first
     assert merged({}, USE_DDP="1")["PYTHONPATH"] == first, "those of a gang can be asked for their stacks"
+
+
+def test_copies_that_are_compared_begin_with_the_same_numbers_and_hashes():
+    first, again, other = (merged({"SHOAL_START_SEED": "7", "RANK": rank}) for rank in "001")
+    assert first["PYTHONPATH"].endswith("startup") and first["PYTHONHASHSEED"].isdigit()
+    assert first["PYTHONHASHSEED"] == again["PYTHONHASHSEED"] != other["PYTHONHASHSEED"]
+    assert merged({"SHOAL_START_SEED": "7", "PYTHONHASHSEED": "1"})["PYTHONHASHSEED"] == "1"

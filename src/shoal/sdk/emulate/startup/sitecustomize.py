@@ -1,7 +1,7 @@
 """Run by every interpreter that starts with this folder on its path, before its script: so it imports next to nothing.
 
 Workers of a gang learn to tell where they are (sdk/stacks.py) and to leave in order; with SHOAL_EMULATE_CUDA, torch is patched
-once it is imported.
+once it is imported; with SHOAL_START_SEED, random generators begin at a known number (core/start_seed.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import importlib.machinery
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -34,12 +35,26 @@ def _run_shadowed() -> None:
         spec.loader.exec_module(module)
 
 
-def _listen(folder: str, rank: str) -> None:
-    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "stacks.py")  # noqa: PTH118, PTH120
-    found: dict[str, Any] = {"__name__": "_shoal_stacks"}
+def _run_file(*parts: str) -> dict[str, Any]:
+    """Run a file of Shoal's, given below the package: the interpreter may be one that does not know shoal."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    path = os.path.join(package, *parts)  # noqa: PTH118
+    found: dict[str, Any] = {"__name__": f"_shoal_{parts[-1].removesuffix('.py')}"}
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         exec(compile(file.read(), path, "exec"), found)  # noqa: S102
-    found["listen"](folder, rank)
+    return found
+
+
+def _seed_generators() -> None:
+    """Python's generator now, numpy's and torch's once they are imported."""
+    import random
+
+    seed: int | None = _run_file("core", "start_seed.py")["seed_of"](os.environ)
+    if seed is None:
+        return
+    random.seed(seed)
+    sys.meta_path.insert(0, _After("numpy.random", lambda module: module.seed(seed)))
+    sys.meta_path.insert(0, _After("torch", lambda module: module.manual_seed(seed)))
 
 
 def _settle() -> None:
@@ -70,14 +85,23 @@ def _others_run() -> bool:
     return False
 
 
-class _Finder:
-    """Finds torch as everybody does, and has it patched once it has been executed."""
+def _join_lightning() -> None:
+    """Have Lightning train one model over the workers of a gang, or refuse (integrations/_lightning_gang.py)."""
+    gang = _run_file("integrations", "_lightning_gang.py")
+    for names, action in (("ACCELERATORS", "count_workers_as_devices"), ("TRAINERS", "guard")):
+        for name in gang[names]:
+            sys.meta_path.insert(0, _After(name, gang[action]))
 
-    def __init__(self) -> None:
+
+class _After:
+    """Finds one module as everybody does, and has something done with it once it has been executed."""
+
+    def __init__(self, name: str, action: Callable[[Any], object]) -> None:
+        self._name, self._action = name, action
         self._busy = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or self._busy:
+        if name != self._name or self._busy:
             return None
         import importlib.util
 
@@ -88,13 +112,13 @@ class _Finder:
             self._busy = False
         # Many look for torch only to see whether it is there, so this may happen often before it is imported.
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            execute, action = spec.loader.exec_module, self._action
 
-            def execute_and_patch(module: ModuleType) -> None:
+            def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                _package().apply(module)
+                action(module)
 
-            spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec
 
 
@@ -118,6 +142,10 @@ _run_shadowed()
 if os.path.isdir("/proc/self/task"):  # noqa: PTH112
     atexit.register(_settle)  # first, so that it is called last
 if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
-    _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
+    _run_file("sdk", "stacks.py")["listen"](os.environ["SHOAL_SPOOL"], os.environ["RANK"])
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _After("torch", lambda module: _package().apply(module)))
+if os.environ.get("SHOAL_START_SEED"):
+    _seed_generators()
+if os.environ.get("WORLD_SIZE", "1") != "1":
+    _join_lightning()
