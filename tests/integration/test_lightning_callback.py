@@ -91,9 +91,9 @@ def test_after_kill_9_of_a_worker_both_go_on_as_one_training(server, code):
     assert first == second and first.startswith("2 ended"), "one model on both"
     metrics = server.json("training", "metrics", "line")
     assert [step for step, _ in metrics["train/loss"]] == list(range(1, 25))
-    found = server.json("training", "checkpoints", "line")
+    found = [c for c in server.json("training", "checkpoints", "line") if not c["only_logs"]]
     assert {c["step"] for c in found} >= {12, 24}
-    assert all(c["train_loss"] and c["eval_loss"] for c in found)
+    assert all(c["train_loss"] and c["eval_loss"] for c in found), found
 
 
 @pytest.mark.parametrize("devices", ["default", "auto", "one"])

@@ -173,6 +173,7 @@ def test_lightnings_own_folder_tells_its_step_and_without_checkpoints_is_no_stat
     logs = ["version_0/hparams.yaml", "version_0/metrics.csv", "version_0/events.out.tfevents.1.host"]
     saved = [f"version_0/checkpoints/epoch={n}-step={20 * n}.ckpt" for n in (2, 1)]
     found = facts("lightning_logs", tmp_path, [*logs, *saved])
-    assert found["step"] == 40 and not found["only_text"]
+    assert found["step"] == 40 and not found["only_text"] and not found["only_logs"]
     found = facts("lightning_logs", tmp_path, logs)
-    assert found["step"] is None and found["only_text"]
+    assert found["step"] is None and found["only_logs"]
+    assert facts("lightning_logs", tmp_path, [*logs, "notes.txt"])["only_text"]
