@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from shoal.core.errors import UsageError  # noqa: E402
-from shoal.integrations.hf import ShoalCallback  # noqa: E402
+from shoal.core.errors import UsageError
+from shoal.integrations.hf import ShoalCallback
 
 
 def test_a_trainer_that_sees_one_worker_of_two_refuses_to_train_a_model_of_its_own(monkeypatch):
