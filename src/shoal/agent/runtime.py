@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.agent.interfaces import interface_to
 from shoal.agent.wire import JoinReply, Launch
+from shoal.core import start_seed
 from shoal.core.device_promise import ALLOW_CPU, DEVICE, EMULATE_CUDA, promised
 
 if TYPE_CHECKING:
@@ -170,6 +171,9 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
     env |= marks(launch)
     if join.world_size > 1:
         env["USE_DDP"] = "1"
+        # Lightning's Trainer and Fabric take a CPU for one device, whatever WORLD_SIZE says.
+        for prefix in ("PL_TRAINER", "LT"):
+            env |= {f"{prefix}_DEVICES": str(join.accels), f"{prefix}_NUM_NODES": str(join.num_nodes)}
         if launch.slot_kind == "cpu":
             # Without it Accelerate and the Hugging Face Trainer ignore WORLD_SIZE where there is no GPU.
             env["ACCELERATE_USE_CPU"] = "true"
@@ -276,8 +280,11 @@ def merge(
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
+    seed = start_seed.seed_of(env)
+    if seed is not None:
+        env.setdefault("PYTHONHASHSEED", str(seed))
     # Those of a gang can be asked where they are, should they wait for each other for ever.
-    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or promised(contract):
+    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or promised(contract) or seed is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *filter(None, [env.get("PYTHONPATH")])])
     return env
 
@@ -285,6 +292,6 @@ def merge(
 def without_startup(env: Mapping[str, str]) -> dict[str, str]:
     """Return `env` as it is without the check of a promised device, if that is all our folder on PYTHONPATH is for."""
     first, _, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
-    if first != str(STARTUP) or not promised(env) or "USE_DDP" in env:
+    if first != str(STARTUP) or not promised(env) or "USE_DDP" in env or start_seed.VARIABLE in env:
         return dict(env)
     return {k: v for k, v in env.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": rest} if rest else {})

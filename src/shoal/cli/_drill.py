@@ -19,6 +19,7 @@ from shoal.cli._session import connect, session
 from shoal.cli._signals import terminable
 from shoal.cli._source import SourceChoice, send_source
 from shoal.cli._spec_file import read_spec
+from shoal.core import start_seed
 from shoal.core.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _wanted(client: Client, entry: Sequence[str], flags: JobFlags, planned: Plan
 @contextmanager
 def _copies(client: Client, spec: JobSpec, *, keep: bool) -> Iterator[Any]:
     """A function that runs one copy to its end; whatever happens, none of them is left."""
-    tag = secrets.token_hex(2)
+    tag, seed = secrets.token_hex(2), start_seed.new()
     made: dict[str, JobView | None] = {}
 
     def run(what: str, planned: Plan) -> JobView:
@@ -189,7 +190,7 @@ def _copies(client: Client, spec: JobSpec, *, keep: bool) -> Iterator[Any]:
         changes = {
             "name": name,
             "min_nodes": spec.max_nodes,
-            "env": spec.env | {VARIABLE: planned.dump()},
+            "env": spec.env | {VARIABLE: planned.dump(), start_seed.VARIABLE: seed},
             "priority": LOWEST,
             "batch": None,
         }

@@ -66,6 +66,8 @@ class Run(Facts):
         A checkpoint to go on from is loaded here, so `global_step` may be beyond 0 afterwards.
         """
         self._check_alive()
+        if self._rehearsal is not None:
+            self._rehearsal.before_prepare(self, objects)
         prepared = self._get_training().prepare(objects)
         self._stop.every_s = self._options.checkpoint_every_s
         self._stop.saved()

@@ -223,6 +223,12 @@ def test_nodes_of_one_machine_meet_on_loopback() -> None:
     assert runtime.network_env(ALONE, {}) == runtime.network_env(GANG, {}, lambda _: None) == {}
 
 
+def test_lightning_is_told_of_all_workers_of_a_gang() -> None:
+    env = runtime.node_env(LAUNCH, GANG, PATHS)
+    assert {env["PL_TRAINER_DEVICES"], env["PL_TRAINER_NUM_NODES"], env["LT_DEVICES"], env["LT_NUM_NODES"]} == {"2"}
+    assert not any(name.startswith(("PL_", "LT_")) for name in runtime.node_env(LAUNCH, ALONE, PATHS))
+
+
 def test_torchrun_gets_the_gang_and_no_restarts() -> None:
     argv = runtime.torchrun(LAUNCH, GANG, "PY", ["w"])
     assert (
