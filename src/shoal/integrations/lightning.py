@@ -72,15 +72,13 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
         self._published: dict[Path, Path] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Keep the Trainer's own files out of the platform's sight: it would take the growing folder for a checkpoint."""
+        """Demand the promised device, and keep the Trainer's own files where no growing folder is taken for a checkpoint."""
+        demand_promised()
         output = output_dir()
         inside = output is not None and Path(trainer.default_root_dir).resolve().is_relative_to(output.resolve())
         for number, saver in enumerate(trainer.checkpoint_callbacks):
             if output is not None and inside and getattr(saver, "dirpath", "") is None:
                 saver.dirpath = os.fspath(output / HIDDEN / str(number))
-
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        demand_promised()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         gang.check_world(trainer)
