@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from shoal.core.errors import Refused, ShoalError, StorageFull, Unreachable
+from shoal.core.loops import Problem, describe
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,6 +32,8 @@ Work = Callable[[Session], Any]
 _MAX_BATCH = 256
 _MAX_WAITING = 10_000
 _IN_PART = 500
+_LATE_S = 30.0
+_FORGET_S = 60.0
 
 
 def in_parts(items: Iterable[T], size: int = _IN_PART) -> Iterator[list[T]]:
@@ -47,6 +51,10 @@ class Database:
         self.writer = _engine(path, "BEGIN IMMEDIATE", synchronous, poolclass=StaticPool)
         self.reader = _engine(path, "BEGIN", synchronous, poolclass=QueuePool, pool_size=8, max_overflow=56)
         self._queue: queue.Queue[tuple[Work, Future[Any]] | None] = queue.Queue(maxsize=_MAX_WAITING)
+        self._closed = False
+        self._busy_since: float | None = None
+        self._failed: tuple[float, float, str] | None = None
+        """When the first of the commits failed that have failed since the last good one, when the last did, and how."""
         self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
         self._thread.start()
 
@@ -69,8 +77,20 @@ class Database:
         with _translated():
             return done.result()
 
+    def problem(self) -> Problem | None:
+        """Return what keeps it from writing now, or None."""
+        now, busy, failed = time.monotonic(), self._busy_since, self._failed
+        if not self._thread.is_alive():
+            return None if self._closed else Problem("database", "dead", 0.0, "its writer has ended")
+        if busy is not None and now - busy > _LATE_S:
+            return Problem("database", "late", now - busy, "a write waits for the disk or for a lock")
+        if failed is None or now - failed[1] > _FORGET_S:
+            return None
+        return Problem("database", "failing", now - failed[0], failed[2])
+
     def close(self) -> None:
         """Finish what waits, then close. Writes after this never return a result."""
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
         self.writer.dispose()
@@ -93,7 +113,9 @@ class Database:
                 except queue.Empty:
                     break
             if batch:
+                self._busy_since = time.monotonic()
                 self._commit(batch)
+                self._busy_since = None
 
     def _commit(self, batch: list[tuple[Work, Future[Any]]]) -> None:
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
@@ -108,15 +130,22 @@ class Database:
                         results.append((done, None, error))
                     except OperationalError:
                         raise
-                    except Exception as error:
+                    except BaseException as error:  # of whatever kind: it is its caller's, and must not end this thread
                         results.append((done, None, error))
                     session.expunge_all()
-        except Exception as error:
+        except BaseException as error:
             # The commit itself failed: nobody in this batch may be told it worked.
-            logger.error("commit of %d writes failed: %s", len(batch), error)
+            now = time.monotonic()
+            since, _, said = self._failed or (now, now, "")
+            self._failed = (since, now, text := describe(getattr(error, "orig", None) or error))
+            if text != said:
+                logger.error("commit of %d writes failed: %s", len(batch), text)
             for _, done in batch:
                 done.set_exception(error)
             return
+        if self._failed is not None:
+            self._failed = None
+            logger.info("commits work again")
         for done, value, failure in results:
             if failure is None:
                 done.set_result(value)

@@ -19,7 +19,8 @@ router = APIRouter(prefix="/admin")
 @router.get("")
 def people(ctx: Ctx, request: Request, principal: Admin) -> Response:
     """Everyone with an account."""
-    data = {"accounts": admin.list_accounts(ctx), "sign_up": ctx.settings.sign_up}
+    problems = [str(problem) for problem in ctx.loops.problems()]
+    data = {"accounts": admin.list_accounts(ctx), "sign_up": ctx.settings.sign_up, "problems": problems}
     return page(request, ctx, principal, "admin.html", data, part="_accounts.html")
 
 
