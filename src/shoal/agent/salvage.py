@@ -13,8 +13,9 @@ from pathlib import Path
 from shoal.agent.attempt import DELIVER_FOR_S, deliver, ended, set_up_logging
 from shoal.agent.link import Link
 from shoal.agent.node import LAUNCH, Busy, WorkDir, marked_processes
-from shoal.agent.reporting import Beats, Orders, Shipper
+from shoal.agent.reporting import Beats, Orders
 from shoal.agent.run_reports import RunReports
+from shoal.agent.shipping import Shipper
 from shoal.agent.spool import Spool
 from shoal.agent.wire import Launch
 

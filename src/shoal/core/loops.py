@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.core.errors import ShoalError
 
@@ -25,8 +25,7 @@ _LEAST_PAUSE_S = 0.1
 _SAY_AGAIN_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Why a loop is not well."""
 
     name: str

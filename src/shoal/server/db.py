@@ -7,6 +7,7 @@ commits once for all. `write` returns only after that commit.
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -19,11 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from shoal.core.errors import Refused, ShoalError, StorageFull, Unreachable
+from shoal.core.errors import ShoalError, StorageFailing, StorageFull, Unreachable
 from shoal.core.loops import Problem, describe
 
 logger = logging.getLogger(__name__)
@@ -128,8 +129,10 @@ class Database:
                         results.append((done, value, None))
                     except ShoalError as error:
                         results.append((done, None, error))
-                    except OperationalError:
-                        raise
+                    except DatabaseError as error:
+                        if storage_error(error) is not None:
+                            raise  # nothing of this batch can be relied on
+                        results.append((done, None, error))
                     except BaseException as error:  # of whatever kind: it is its caller's, and must not end this thread
                         results.append((done, None, error))
                     session.expunge_all()
@@ -171,15 +174,50 @@ def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Say what a full or locked disk means instead of showing SQLite's words."""
+    """Say what a full, locked or sick disk means instead of showing SQLite's words."""
     try:
         yield
-    except OperationalError as error:
+    except DatabaseError as error:
+        if (meant := storage_error(error)) is None:
+            raise
+        raise meant from error
+
+
+_SICK = ("readonly", "i/o error", "unable to open", "malformed", "not a database", "corrupt")
+
+
+def storage_error(error: BaseException) -> ShoalError | None:
+    """Return the error of the tree for one of the disk's or the database's own, or None if it is neither.
+
+    All of them are 5xx and may be tried again: what was asked for is not at fault.
+    """
+    if isinstance(error, IntegrityError):
+        return None
+    if isinstance(error, DatabaseError):
         text = str(error.orig).lower()
-        if "full" in text:
-            raise StorageFull() from error
+        if "disk is full" in text:
+            return StorageFull()
         if "locked" in text or "busy" in text:
-            raise Unreachable("The database is busy; try again shortly.") from error
-        if "readonly" in text or "i/o" in text:
-            raise Refused(f"The database cannot be written: {error.orig}.") from error
-        raise
+            return Unreachable("The database is busy; try again shortly.")
+        if any(word in text for word in _SICK):
+            return StorageFailing(f"The server's database does not work now: {error.orig}.", hint="shoal server log")
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull()
+    elif isinstance(error, OSError) and error.errno in _SICK_DISK:
+        return StorageFailing(f"The server's disk does not work now: {error.strerror}.", hint="shoal server log")
+    return None
+
+
+_SICK_DISK = frozenset(
+    {
+        errno.EIO,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EBUSY,
+        errno.ENXIO,
+        errno.ENODEV,
+    }
+)

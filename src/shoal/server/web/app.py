@@ -10,12 +10,14 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DatabaseError
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
 from shoal.core.errors import Internal, InvalidSpec, KeyExpired, NotFound, NotSignedIn, ShoalError, UsageError
+from shoal.server.db import storage_error
 from shoal.server.policy import check_app
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
@@ -72,7 +74,8 @@ def build() -> FastAPI:
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
+    for kind in (OSError, DatabaseError, Exception):
+        app.add_exception_handler(kind, _bug)
     check_app(app)
     return app
 
@@ -110,5 +113,8 @@ def _http_error(request: Request, error: Any) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
+    if (meant := storage_error(error)) is not None:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        return answer(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(request, Internal())
