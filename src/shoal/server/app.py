@@ -12,7 +12,7 @@ from sqlalchemy.exc import DatabaseError
 from starlette.exceptions import HTTPException
 
 from shoal import __version__
-from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, UsageError
+from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, StorageFull, UsageError
 from shoal.server.context import Context
 from shoal.server.db import storage_error
 from shoal.server.limits import BodyLimit
@@ -48,6 +48,7 @@ from shoal.server.routers import (
     upkeep,
     workspaces,
 )
+from shoal.server.services import disk_use
 from shoal.server.web.app import build as build_console
 from shoal.server.web.front import Front
 
@@ -109,7 +110,9 @@ def _answer(error: ShoalError) -> JSONResponse:
     return JSONResponse(error.to_wire(), status_code=error.http_status, headers=headers)
 
 
-def _shoal_error(_: Request, error: Any) -> JSONResponse:
+def _shoal_error(request: Request, error: Any) -> JSONResponse:
+    if isinstance(error, StorageFull):
+        error = disk_use.explain(request.app.state.context, error)
     return _answer(error)
 
 
@@ -136,6 +139,6 @@ def _bug(request: Request, error: Exception) -> JSONResponse:
     """Not a bug where the disk is full or sick: that may be tried again, and nobody's request is at fault."""
     if (meant := storage_error(error)) is not None:
         logger.error("%s %s: %s", request.method, request.url.path, error)
-        return _answer(meant)
+        return _shoal_error(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _answer(Internal())

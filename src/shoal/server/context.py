@@ -59,6 +59,7 @@ class Context:
         self.ssh_keys = Keyring(self.layout.server_dir)
         self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from, loops=self.loops)
         self.loops.watch("database", self.db.problem)
+        self.loops.watch("disk", self.db.disk_problem)
 
 
 async def _context(request: Request) -> Context:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
@@ -26,6 +26,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from shoal.core.errors import ShoalError, StorageFailing, StorageFull, Unreachable
 from shoal.core.loops import Problem, describe
+from shoal.server.reserve import Reserve
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,6 +45,12 @@ def in_parts(items: Iterable[T], size: int = _IN_PART) -> Iterator[list[T]]:
         yield part
 
 
+class _Item(NamedTuple):
+    work: Work
+    done: Future[Any]
+    essential: bool
+
+
 class Database:
     def __init__(self, path: Path, *, synchronous: str = "FULL"):
         """Anything less than FULL may lose acknowledged writes with the power: for tests of other things only."""
@@ -51,7 +58,9 @@ class Database:
         self.path = path
         self.writer = _engine(path, "BEGIN IMMEDIATE", synchronous, poolclass=StaticPool)
         self.reader = _engine(path, "BEGIN", synchronous, poolclass=QueuePool, pool_size=8, max_overflow=56)
-        self._queue: queue.Queue[tuple[Work, Future[Any]] | None] = queue.Queue(maxsize=_MAX_WAITING)
+        self.reserve: Reserve | None = None
+        """Space for essential writes on a full disk; set before anything is written."""
+        self._queue: queue.Queue[_Item | None] = queue.Queue(maxsize=_MAX_WAITING)
         self._closed = False
         self._busy_since: float | None = None
         self._failed: tuple[float, float, str] | None = None
@@ -65,14 +74,15 @@ class Database:
         with _translated(), Session(self.reader, expire_on_commit=False) as session:
             yield session
 
-    def write(self, work: Callable[[Session], T]) -> T:
+    def write(self, work: Callable[[Session], T], *, essential: bool = False) -> T:
         """Run `work` in the writer thread and return its result once it is durable.
 
-        An exception rolls back this piece alone. `work` must not do network, file or process work.
+        An exception rolls back this piece alone. `work` must not do network, file or process work. `essential` is for what
+        stops, ends or deletes something, and for the ledger: it is written even if the disk is full, from the reserve.
         """
         done: Future[T] = Future()
         try:
-            self._queue.put_nowait((work, done))
+            self._queue.put_nowait(_Item(work, done, essential))
         except queue.Full:
             raise Unreachable("The server is overloaded; try again shortly.") from None
         with _translated():
@@ -88,6 +98,14 @@ class Database:
         if failed is None or now - failed[1] > _FORGET_S:
             return None
         return Problem("database", "failing", now - failed[0], failed[2])
+
+    def disk_problem(self) -> Problem | None:
+        """Return since when the disk has been full, or None."""
+        if self.reserve is None or not self.reserve.is_full:
+            return None
+        since = self.reserve.released_at
+        text = "only what stops, ends or deletes something is sure to be written"
+        return Problem("disk", "full", 0.0 if since is None else time.monotonic() - since, text)
 
     def close(self) -> None:
         """Finish what waits, then close. Writes after this never return a result."""
@@ -115,14 +133,39 @@ class Database:
                     break
             if batch:
                 self._busy_since = time.monotonic()
-                self._commit(batch)
+                self._commit_all(batch)
                 self._busy_since = None
 
-    def _commit(self, batch: list[tuple[Work, Future[Any]]]) -> None:
+    def _commit_all(self, batch: list[_Item]) -> None:
+        """On a full disk: essential writes from the reserve, the others refused until there is room for it again."""
+        reserve = self.reserve
+        if reserve is not None and not reserve.hold():
+            self._refuse(batch)
+            batch = [item for item in batch if item.essential]
+        if not batch or (error := self._commit(batch)) is None:
+            return
+        if reserve is not None and isinstance(storage_error(error), StorageFull):
+            wanted = [item for item in batch if item.essential]
+            if wanted and reserve.release(self.path.with_name(f"{self.path.name}-wal")):
+                self._refuse(batch)
+                batch, again = wanted, self._commit(wanted)
+                if again is None:
+                    return
+                error = again
+        for item in batch:
+            item.done.set_exception(error)
+
+    def _refuse(self, batch: list[_Item]) -> None:
+        for item in batch:
+            if not item.essential:
+                item.done.set_exception(StorageFull())
+
+    def _commit(self, batch: list[_Item]) -> BaseException | None:
+        """Return the error if nothing of the batch was written; else everybody has their answer."""
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
             with Session(self.writer, expire_on_commit=False) as session, session.begin():
-                for work, done in batch:
+                for work, done, _ in batch:
                     try:
                         with session.begin_nested():
                             value = work(session)
@@ -143,9 +186,7 @@ class Database:
             self._failed = (since, now, text := describe(getattr(error, "orig", None) or error))
             if text != said:
                 logger.error("commit of %d writes failed: %s", len(batch), text)
-            for _, done in batch:
-                done.set_exception(error)
-            return
+            return error
         if self._failed is not None:
             self._failed = None
             logger.info("commits work again")
@@ -154,6 +195,7 @@ class Database:
                 done.set_result(value)
             else:
                 done.set_exception(failure)
+        return None
 
 
 def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:

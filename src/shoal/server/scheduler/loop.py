@@ -33,6 +33,7 @@ from shoal.server.scheduler.memory import ran_s
 from shoal.server.scheduler.tend import Tending
 from shoal.server.services import attempts, budgets, ledger, preflights
 from shoal.server.services.agents import read_token
+from shoal.server.services.disk_use import DiskWatch
 from shoal.server.services.jobs import request_preempt, request_stop
 from shoal.server.services.keys import flush_touched
 
@@ -62,7 +63,7 @@ class Scheduler:
         self._kept_house_at = time.monotonic()
         self._gone_since: dict[tuple[str, int], float] = {}
         self._renewed_at = float("-inf")
-        self._tending = Tending(ctx)
+        self._tending, self._disk = Tending(ctx), DiskWatch(ctx)
 
     def start(self) -> None:
         self.ctx.loops.start(self._loop)
@@ -79,6 +80,7 @@ class Scheduler:
             self._housekeep()
 
     def _housekeep(self) -> None:
+        self._disk.look()
         preflights.see_off(self.ctx)
         if time.monotonic() - self._kept_house_at > _HOUSEKEEPING_S or self.ctx.live.closing:
             self._kept_house_at = time.monotonic()
@@ -105,7 +107,7 @@ class Scheduler:
         if nodes and time.monotonic() - self._renewed_at >= _TICK_S:
             self._renewed_at = time.monotonic()
             try:
-                self.ctx.db.write(lambda session: ledger.renew(session, self.ctx.meter))
+                self.ctx.db.write(lambda session: ledger.renew(session, self.ctx.meter), essential=True)
             except ShoalError as error:  # a full disk must not keep us from watching
                 logger.warning("what nodes have used could not be written: %s", error)
 
@@ -124,7 +126,7 @@ class Scheduler:
             what = f"job '{other.name}'" if other.workspace_id == job.workspace_id else "a job of another workspace"
             return request_preempt(session, job, f"made way for {what} with priority {other.priority}")
 
-        if self.ctx.db.write(work):
+        if self.ctx.db.write(work, essential=True):
             self.ctx.live.job_changed(job_id)
 
     def _start(self, job_id: str, gang: list[Placement]) -> None:
@@ -262,14 +264,16 @@ class Scheduler:
                     ledger.end_node(session, self.ctx.meter, attempt_id, index, lease_s=None)
             return attempt.job_id
 
-        self.ctx.live.job_changed(self.ctx.db.write(work), schedule=True)
+        self.ctx.live.job_changed(self.ctx.db.write(work, essential=True), schedule=True)
 
     def _end_sweep(self, sweep_id: str, text: str) -> None:
-        self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text))
+        self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text), essential=True)
         self.ctx.live.sweep_changed(sweep_id)
 
     def _hit_limit(self, job_id: str, text: str) -> None:
-        self.ctx.db.write(lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED))
+        self.ctx.db.write(
+            lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED), essential=True
+        )
         self.ctx.live.job_changed(job_id)
 
 

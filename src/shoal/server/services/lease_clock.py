@@ -72,7 +72,9 @@ class LeaseClock:
     def _end(self, lease_id: str, job_id: str) -> None:
         # Nobody gets in or stays in from now on, whatever becomes of the rest.
         self._ctx.gateway.drop(lease_id)
-        self._ctx.db.write(lambda session: lease_rows.end(session, session.get_one(Lease, lease_id), OVER))
+        self._ctx.db.write(
+            lambda session: lease_rows.end(session, session.get_one(Lease, lease_id), OVER), essential=True
+        )
         self._ctx.live.job_changed(job_id, schedule=True)
 
     def _remind(self, lease: Lease, due: int, left_s: float) -> None:

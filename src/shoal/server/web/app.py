@@ -16,9 +16,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from shoal.core.errors import Internal, InvalidSpec, KeyExpired, NotFound, NotSignedIn, ShoalError, UsageError
+from shoal.core.errors import (
+    Internal,
+    InvalidSpec,
+    KeyExpired,
+    NotFound,
+    NotSignedIn,
+    ShoalError,
+    StorageFull,
+    UsageError,
+)
 from shoal.server.db import storage_error
 from shoal.server.policy import check_app
+from shoal.server.services import disk_use
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
 from shoal.server.web.routes import (
@@ -95,6 +105,8 @@ def answer(request: Request, error: ShoalError) -> Response:
 
 
 def _shoal_error(request: Request, error: Any) -> Response:
+    if isinstance(error, StorageFull):
+        error = disk_use.explain(request.app.state.context, error)
     return answer(request, error)
 
 
@@ -115,6 +127,6 @@ def _http_error(request: Request, error: Any) -> Response:
 def _bug(request: Request, error: Exception) -> Response:
     if (meant := storage_error(error)) is not None:
         logger.error("%s %s: %s", request.method, request.url.path, error)
-        return answer(request, meant)
+        return _shoal_error(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(request, Internal())
