@@ -19,10 +19,11 @@ from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
 from shoal.agent.node import LAUNCH, NotReady, WorkDir
 from shoal.agent.progress import ProgressReader
 from shoal.agent.reasons import explain, from_torchrun, last_error, refusal
-from shoal.agent.reporting import Beats, Every, Orders, Shipper
+from shoal.agent.reporting import Beats, Every, Orders
 from shoal.agent.run_reports import RunReports
 from shoal.agent.run_spool import LOOK_EVERY_S
 from shoal.agent.sandbox import SETTING, Bind, Mode, Walls, choose, forget, wrap
+from shoal.agent.shipping import Shipper
 from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
 from shoal.agent.wire import PUT_BACK, JoinReply, Launch
@@ -53,7 +54,7 @@ class Node:
             work, self._spools["metric"], link.another(), self._capture.say, Redactor(join.secrets.values())
         )
         self._beats = Beats(link, self._orders, self._report_progress)
-        self._shipper = Shipper(link.another(), self._spools)
+        self._shipper = Shipper(link.another(), self._spools, self._capture.say)
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
@@ -105,7 +106,10 @@ class Node:
         keeper = self._start_keeper()
         self._start_reports(keeper)
         self._watch(watch, keeper)
-        keeper.finish(all_well=watch.complete and not watch.lost_one)
+        try:
+            keeper.finish(all_well=watch.complete and not watch.lost_one)
+        except OSError as error:  # its output cannot be read; how its workers ended is known all the same
+            self._capture.say(f"[shoal] the last checkpoints could not be kept: {error}")
         return self._judge(watch)
 
     def _prepare(self) -> None:
@@ -285,15 +289,23 @@ class Node:
             result["reason"] = self._capture.redact(result["reason"])
         self._reports.last_look(None if result["told"] else result["exit_code"], result["reason"])
         self._capture.close()
-        self._work.result = result = preflight.told(self._work, self._join, result, self._capture.redact)
+        result = preflight.told(self._work, self._join, result, self._capture.redact)
+        self._note_result(result)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
         delivered = deliver(self._beats, self._shipper, self._reports, deadline)
         if delivered:
-            self._work.result = {**result, "delivered": True}
+            self._note_result({**result, "delivered": True})
             clear(self._work.tmp)
             clear(self._work.root / "input")
         return 0 if delivered else 5
+
+    def _note_result(self, result: dict[str, Any]) -> None:
+        """For a salvage. On a full disk it cannot be kept, which must not keep the server from hearing it."""
+        try:
+            self._work.result = result
+        except OSError as error:
+            logger.warning("how the node ended is not on its disk: %s", error)
 
     def _start_sampling(self) -> None:
         from shoal.agent import inventory
@@ -323,8 +335,11 @@ class Node:
 
     def _note_kept(self, name: str) -> None:
         """For a worker that waits until a checkpoint is safe."""
-        with (self._work.spool("sdk") / "kept").open("a") as file:
-            file.write(f"{name}\n")
+        try:
+            with (self._work.spool("sdk") / "kept").open("a") as file:
+                file.write(f"{name}\n")
+        except OSError as error:
+            logger.warning("that checkpoint %s is safe cannot be noted: %s", name, error)
 
     def _start_reports(self, keeper: Keeper) -> None:
         self._reports.on_checkpoint = keeper.nudge

@@ -66,9 +66,10 @@ def start(
 
 @app.command
 def status() -> int:
-    """Show whether the server of this data directory runs, and where.
+    """Show whether the server of this data directory runs, where, and whether all of it works.
 
-    Exits 0 if it runs and answers, 6 if not.
+    Exits 0 if it runs and answers, 6 if not. "degraded" names the part
+    that is not well: a background loop, the database or the disk.
 
     For example:
 
@@ -81,12 +82,22 @@ def status() -> int:
         ("URL", facts["url"]),
         ("Pid", facts["pid"]),
         ("Version", facts["version"]),
+        *([("Health", describe_health(facts))] if facts["running"] else []),
         ("Data", facts["home"]),
         ("Log", facts["log"]),
         *([("Setup code", facts["setup_code"])] if facts["setup_code"] else []),
     ]
     out.show(facts, lambda: out.fields(pairs))
     return 0 if facts["running"] else Unreachable.exit_code
+
+
+def describe_health(facts: dict[str, Any]) -> str:
+    """Return "ok", or what is not well; "unknown" for a server of an earlier version."""
+    parts = []
+    for problem in facts["problems"]:
+        why = problem.get("error") or f"see {out.prog} server log"
+        parts.append(f"{problem['name']} is {problem['state']} ({why})")
+    return f"degraded: {'; '.join(parts)}" if parts else facts["health"] or "unknown"
 
 
 @app.command
@@ -217,9 +228,11 @@ def _facts(layout: Layout) -> dict[str, Any]:
 
     record = running_server(layout)
     facts: dict[str, Any] = {"running": record is not None, "url": None, "pid": None, "version": None, "private": None}
+    facts |= {"health": None, "problems": []}
     if record is not None:
-        version = (health_of(record.url) or {}).get("version")
-        facts.update(url=record.url, pid=record.pid, version=version, private=record.private)
+        told = health_of(record.url) or {}
+        facts.update(url=record.url, pid=record.pid, version=told.get("version"), private=record.private)
+        facts.update(health=told.get("health"), problems=told.get("problems") or [])
     code = layout.setup_code.read_text().strip() if layout.setup_code.exists() else None
     return {
         **facts,

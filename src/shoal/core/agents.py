@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shoal.core.artifacts import Manifest
 from shoal.core.jobs import Progress
-from shoal.core.schema import Schema, View
+from shoal.core.schema import Int64, Schema, View
 from shoal.core.states import NodeState
 
 TOKEN_HEADER = "X-Shoal-Agent"
@@ -48,12 +48,12 @@ class Launch(Schema):
 
 
 class JoinRequest(Schema):
-    pid: int
+    pid: Int64
     boot_id: str
     host: str
     address: str
     """Where the other nodes reach this one."""
-    port: int
+    port: Int64
     """A free port here, for the rendezvous should this be node 0."""
     machine: str | None = None
     """Where it has come to be: not all engines leave that to the scheduler."""
@@ -143,9 +143,9 @@ class JoinReply(View):
 
 class BeatRequest(Schema):
     state: NodeState
-    exit_code: int | None = None
+    exit_code: Int64 | None = None
     """The first failing worker's (negative for a signal), or 0."""
-    failed_rank: int | None = None
+    failed_rank: Int64 | None = None
     told: bool = False
     """The workers ended because the agent was told to end them, not by themselves."""
     reason: str | None = None

@@ -25,6 +25,7 @@ ShoalError
 │   ├── Forbidden
 │   └── TooManyTries
 ├── Unreachable           the server did not answer                        exit 6
+│   └── StorageFailing    its disk or database does not work now
 ├── TimedOut              it did not finish in time                        exit 7
 ├── JobFailed             the job itself failed                            exit 1
 └── Internal              a bug on our side                                exit 70
@@ -198,6 +199,12 @@ class Unreachable(ShoalError):
     """The server did not answer."""
 
     code, http_status, exit_code = "unreachable", 503, 6
+
+
+class StorageFailing(Unreachable):
+    """The server cannot read or write its disk now. Try again; `shoal server log` says more."""
+
+    code = "storage_failing"
 
 
 class TimedOut(ShoalError):

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from shoal.core.artifacts import Manifest
 from shoal.core.jobs import JobSummary, Progress
 from shoal.core.names import check_name
-from shoal.core.schema import Schema, View
+from shoal.core.schema import Count64, Int64, Schema, View
 from shoal.core.states import JobState
 
 MAX_MEDIA = 64 << 20
@@ -66,8 +66,8 @@ class MediaView(View):
 class MediaCommit(Schema):
     """A picture, figure or table a run has logged. Equal (rank, n) of one node are the same one, however often it is sent."""
 
-    rank: int = Field(ge=0)
-    n: int = Field(ge=0)
+    rank: Count64
+    n: Count64
     """Line of the rank's spool file."""
     t: float = Field(ge=0, le=1e12)
     step: int = Field(ge=-(1 << 53), le=1 << 53)
@@ -122,7 +122,7 @@ class RunState(Schema):
 
     status: JobState
     reason: str | None = Field(default=None, max_length=2000)
-    exit_code: int | None = None
+    exit_code: Int64 | None = None
     progress: Progress | None = None
     started: datetime | None = None
     ended: datetime | None = None

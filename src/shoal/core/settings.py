@@ -64,6 +64,11 @@ class Layout:
         return self.server_dir / "shoal.db"
 
     @property
+    def reserve(self) -> Path:
+        """Disk space kept back for what must work on a full disk."""
+        return self.server_dir / "reserve"
+
+    @property
     def owner_key(self) -> Path:
         """Key of the private local server's owner, mode 0600."""
         return self.server_dir / "owner.key"
@@ -145,6 +150,8 @@ class ServerSettings:
     """Largest dataset the server fetches from a URL by itself, in GB."""
     max_archive_ratio: int = 100
     """Largest ratio of unpacked to packed bytes an archive may have."""
+    disk_reserve_mb: int = 8
+    """Disk space kept back beside the database, in MiB: on a full disk jobs can still be stopped, finished and deleted. 0 keeps none."""
     log_rate_kb_s: int = 2048
     """Log bytes per second and node kept, in KiB, beyond a burst of eight seconds' worth; the rest is counted and dropped."""
     warm: bool = True

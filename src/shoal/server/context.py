@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from shoal.core.loops import Loops
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.many import Engines
 from shoal.server.attached import Attached
@@ -39,6 +40,7 @@ class Context:
     vault: Vault
     engine: Engines
     live: Live
+    loops: Loops = field(default_factory=Loops)
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)
@@ -55,10 +57,12 @@ class Context:
 
     def __post_init__(self) -> None:
         self.ssh_keys = Keyring(self.layout.server_dir)
-        self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from)
+        self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from, loops=self.loops)
+        self.loops.watch("database", self.db.problem)
+        self.loops.watch("disk", self.db.disk_problem)
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 

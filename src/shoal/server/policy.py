@@ -74,7 +74,7 @@ class Policy:
 
 
 class Public(Policy):
-    def __call__(self) -> None:
+    async def __call__(self) -> None:
         return None
 
 

@@ -30,6 +30,7 @@ from shoal.server.db import Database
 from shoal.server.lane import LaneProtocol
 from shoal.server.live import Live
 from shoal.server.migrations import upgrade
+from shoal.server.reserve import Reserve
 from shoal.server.scheduler.loop import Scheduler
 from shoal.server.services import engines, ledger
 from shoal.server.services.accounts import ensure_owner
@@ -51,8 +52,9 @@ def run(layout: Layout, settings: ServerSettings) -> int:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     layout.close()
-    with _sole_server(layout), _listening(layout, settings) as (listener, url):
-        context = open_context(layout, settings)
+    reserve = Reserve(layout.reserve, settings.disk_reserve_mb << 20)
+    with _sole_server(layout), _reserving(reserve), _listening(layout, settings) as (listener, url):
+        context = open_context(layout, settings, reserve)
         scheduler, sweeper, swarms = Scheduler(context, url), Sweeper(context), SwarmWatch(context, url)
         app = create_app(context)
         context.pool.open(context, app)
@@ -100,7 +102,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
     return 0
 
 
-def open_context(layout: Layout, settings: ServerSettings) -> Context:
+def open_context(layout: Layout, settings: ServerSettings, reserve: Reserve | None = None) -> Context:
     db = Database(layout.database)
     upgrade(db.writer)
     context = Context(
@@ -117,6 +119,7 @@ def open_context(layout: Layout, settings: ServerSettings) -> Context:
     engines.open_all(context)
     ledger.begin(context)
     clean_up(context)
+    db.reserve = reserve
     return context
 
 
@@ -162,6 +165,13 @@ def _sole_server(layout: Layout) -> Iterator[None]:
         except BlockingIOError:
             raise Refused(f"A server already runs on {layout.root}.", hint="shoal server status") from None
         yield
+
+
+@contextmanager
+def _reserving(reserve: Reserve) -> Iterator[None]:
+    """Before anything else is written: on a full disk the rest of the start needs this space."""
+    reserve.open()
+    yield
 
 
 @contextmanager

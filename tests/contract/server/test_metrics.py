@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from shoal.server.models.metrics import MetricBlock, MetricSeries
+from shoal.server.services import metric_reads
 from shoal.server.services import metrics as intake
 from shoal.testing.server import add_job
 
@@ -270,3 +271,32 @@ def test_the_answer_is_json_a_browser_takes(agent, as_anna):
     assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["metrics"] == {
         "<b>& \u2028 😀": [[1, "nan"]]
     }
+
+
+def test_listing_names_costs_in_proportion_to_how_many_there_are(ctx, anna, job, agent):
+    """Counted in lines of code run, which no busy machine changes."""
+
+    def cost():
+        lines = 0
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if frame.f_code.co_filename != metric_reads.__file__:
+                return None
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            found = metric_reads.names(ctx, anna.access(), job)
+        finally:
+            sys.settrace(before)
+        return len(found), lines
+
+    agent.send({"k": "s", "i": 1, "v": {f"a{n}": n for n in range(50)}})
+    few, cost_of_few = cost()
+    agent.send({"k": "s", "i": 2, "v": {f"b{n}": n for n in range(350)}})
+    many, cost_of_many = cost()
+    assert (few, many) == (50, 400)
+    assert cost_of_many < 10 * cost_of_few  # eight times as many names; a cost for every pair would be 64 times

@@ -15,6 +15,7 @@ from shoal.core.attach import AttachFetch, AttachOrder
 from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.metrics import MediaCommit, MediaCommitted
+from shoal.core.schema import MOST_INT
 from shoal.core.snapshots import SnapshotCommit, SnapshotCommitted
 from shoal.core.stacks import StacksReport
 from shoal.server.context import Ctx
@@ -43,8 +44,8 @@ async def segment(
     ctx: Ctx,
     who: DeliveringAgent,
     stream: Stream,
-    seq_first: Annotated[int, Query(ge=0)],
-    count: Annotated[int, Query(ge=1)],
+    seq_first: Annotated[int, Query(ge=0, le=MOST_INT)],
+    count: Annotated[int, Query(ge=1, le=MOST_INT)],
     request: Request,
 ) -> SegmentReply:
     """A run of records of one stream, stored exactly once."""

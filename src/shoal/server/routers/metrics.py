@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.metrics import Axis, MediaView, MetricName, MetricsView
+from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
 from shoal.server.services import media, metric_reads
@@ -23,7 +24,7 @@ def metrics(
     name: Annotated[list[str], Query(max_length=1000)] = [],  # noqa: B006
     points: Annotated[int | None, Query(ge=4, le=10_000_000)] = None,
     axis: Axis = "step",
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=MOST_INT)] = 0,
     ghosts: bool = False,
     smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
     buckets: bool = False,

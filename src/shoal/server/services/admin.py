@@ -69,7 +69,7 @@ def change_account(ctx: Context, principal: Principal, id_or_email: str, body: A
         session.flush()
         return _read(session, user.id)
 
-    view = ctx.db.write(work)
+    view = ctx.db.write(work, essential=True)
     for lease_id, job_id in ended:
         ctx.gateway.drop(lease_id)
         ctx.live.job_changed(job_id, schedule=True)

@@ -94,7 +94,7 @@ def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
     if reply.left_s is not None:  # a lease is not expected to show progress
         ctx.orders.sign(who.attempt_id)
     if changed:
-        reply = ctx.db.write(lambda session: _apply(ctx, session, who, request))
+        reply = ctx.db.write(lambda session: _apply(ctx, session, who, request), essential=True)
         ctx.live.job_changed(who.job_id, schedule=request.state.is_terminal)
     elif request.progress and not reply.fenced:
         _note_progress(ctx, who, request.progress)

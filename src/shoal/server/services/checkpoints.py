@@ -131,7 +131,7 @@ def delete(ctx: Context, access: Access, reference: str) -> None:
     def work(session: Session) -> None:
         session.delete(find.checkpoint(session, access, reference))
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 class Good(NamedTuple):
@@ -302,7 +302,7 @@ def _mark_damaged(ctx: Context, job_id: str, checkpoint_id: str, text: str) -> N
         job = session.get_one(Job, job_id)
         tell(session, job, "checkpoint_damaged", f"{checkpoint_id} cannot be used: {text}", data={"id": checkpoint_id})
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def _change(ctx: Context, access: Access, reference: str, change: Callable[[Checkpoint], None]) -> CheckpointView:

@@ -57,7 +57,7 @@ def disconnect_registry(ctx: Context, access: Access, host: str) -> None:
             raise NotFound(f"No token is stored for the git host '{host}'.")
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def add_git_source(ctx: Context, access: Access, body: GitSourceAdd) -> GitSourceView:
@@ -86,7 +86,7 @@ def list_git_sources(ctx: Context, access: Access) -> list[GitSourceView]:
 
 
 def delete_git_source(ctx: Context, access: Access, name: str) -> None:
-    ctx.db.write(lambda session: session.delete(_source(session, access, name)))
+    ctx.db.write(lambda session: session.delete(_source(session, access, name)), essential=True)
 
 
 @contextmanager

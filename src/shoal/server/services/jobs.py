@@ -177,7 +177,7 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
         request_stop(session, job, f"stopped by {access.principal.email}", JobState.STOPPED)
         return job.id
 
-    job_id = ctx.db.write(work)
+    job_id = ctx.db.write(work, essential=True)
     ctx.live.job_changed(job_id, schedule=True)
     return get(ctx, access, job_id)
 
@@ -238,7 +238,7 @@ def delete(ctx: Context, access: Access, name_or_id: str) -> None:
             )
         return [job.id], remove(session, [job.id])
 
-    gone = ctx.db.write(work)
+    gone = ctx.db.write(work, essential=True)
     clean_up(ctx, *gone)
 
 

@@ -72,12 +72,15 @@ def read(
 
 
 def names(ctx: Context, access: Access, job: str) -> list[MetricName]:
+    from shoal.server.metrics.stitch import cutoffs
+
     with ctx.db.read() as session:
         row = find.job(session, access, job)
         found = _metrics(session, row.id)
         series_ids = [s.id for m in found for s in m.series]
         about = _blocks(session, series_ids, 0, bodies=False)
-        return [_summarise(session, metric, about, _starts(found)) for metric in found]
+        bounds = cutoffs(_starts(found))
+        return [_summarise(session, metric, about, bounds) for metric in found]
 
 
 def last_values(session: Session, job_id: str) -> dict[str, Any]:
@@ -265,12 +268,11 @@ class _Chart:
 
 
 def _summarise(
-    session: Session, metric: _Metric, about: dict[int, list[MetricBlock]], starts: dict[int, int]
+    session: Session, metric: _Metric, about: dict[int, list[MetricBlock]], bounds: dict[int, int]
 ) -> MetricName:
     """From what stands beside the blocks; only those of which a part is a ghost are read."""
-    from shoal.server.metrics.stitch import END, cutoffs
+    from shoal.server.metrics.stitch import END
 
-    bounds = cutoffs(starts)
     count, lowest, highest = 0, [], []
     later = int(END)
     for series in reversed(metric.series):

@@ -71,7 +71,7 @@ def sign_in(ctx: Context, body: SignIn, *, address: str, program: str = "") -> S
         session.execute(delete(SessionRow).where(SessionRow.expires_at <= utcnow()))
         return start_session(session, row, program=program)
 
-    return ctx.db.write(work)
+    return ctx.db.write(work, essential=True)
 
 
 def sign_out(ctx: Context, principal: Principal) -> None:
@@ -79,7 +79,7 @@ def sign_out(ctx: Context, principal: Principal) -> None:
         gone = delete(SessionRow).where(SessionRow.id == principal.key_id).returning(SessionRow.id)
         return session.scalar(gone) is not None
 
-    if not ctx.db.write(work) and not principal.key_id.startswith("session_"):
+    if not ctx.db.write(work, essential=True) and not principal.key_id.startswith("session_"):
         raise NotAllowedNow("You are using an API key, which has no session to end.", hint="shoal key revoke NAME")
 
 

@@ -52,7 +52,7 @@ def drain(ctx: Context, name: str, *, draining: bool) -> PoolMachine:
         row.state = pool_rows.DRAINING if draining else pool_rows.UP
         return row.id
 
-    machine_id = ctx.db.write(work)
+    machine_id = ctx.db.write(work, essential=True)
     ctx.pool.refresh(ctx)
     return get(ctx, machine_id)
 
@@ -80,7 +80,7 @@ def remove(ctx: Context, name: str, *, force: bool) -> None:
             ctx.pool.refresh(ctx)
             hint = f"shoal pool remove {row.name} --force forgets it all the same."
             raise Refused(error.message, hint=hint) from None
-    ctx.db.write(lambda session: session.delete(session.get_one(PoolRow, row.id)))
+    ctx.db.write(lambda session: session.delete(session.get_one(PoolRow, row.id)), essential=True)
     ctx.pool.disconnect(ctx)
 
 

@@ -171,7 +171,7 @@ def _end(ctx: Context, job_id: str) -> None:
         if (job := session.get(Job, job_id)) is not None:
             jobs.request_stop(session, job, _UNWANTED, JobState.STOPPED)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
     ctx.live.job_changed(job_id, schedule=True)
 
 
@@ -191,7 +191,7 @@ def _remove(ctx: Context, job_ids: list[str]) -> bool:
     if not job_ids:
         return True
     try:
-        attempts = ctx.db.write(lambda session: jobs.remove(session, job_ids))
+        attempts = ctx.db.write(lambda session: jobs.remove(session, job_ids), essential=True)
     except ShoalError as error:
         logger.warning("preflights could not be removed: %s", error)
         return False

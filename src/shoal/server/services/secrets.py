@@ -47,7 +47,7 @@ def delete_secret(ctx: Context, access: Access, name: str) -> None:
             raise _unknown(session, access.workspace_id, name)
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def open_secrets(ctx: Context, workspace_id: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def check(ctx: Context, *, quarantine: bool) -> CheckView:
         size=report.size,
         damaged_chunks=sorted(report.damaged),
         missing_chunks=sorted(report.missing),
-        hurt=ctx.db.write(work) if hurt else [],
+        hurt=ctx.db.write(work, essential=True) if hurt else [],
     )
 
 
@@ -118,7 +118,8 @@ def _drop_unused_sources(ctx: Context, grace_s: float) -> None:
     old = utcnow() - timedelta(seconds=grace_s)
     used = select(Job.source_id).union(select(Sweep.source_id), select(Swarm.source_id))
     ctx.db.write(
-        lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None
+        lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None,
+        essential=True,
     )
 
 
@@ -144,4 +145,4 @@ def _forget_gone_chunks(ctx: Context) -> None:
 def _forget(ctx: Context, hashes: list[bytes]) -> None:
     for some in in_parts(hashes):
         query = delete(WorkspaceChunk).where(WorkspaceChunk.hash.in_(some))
-        ctx.db.write(lambda session, query=query: session.execute(query) and None)  # type: ignore[misc]
+        ctx.db.write(lambda session, query=query: session.execute(query) and None, essential=True)  # type: ignore[misc]

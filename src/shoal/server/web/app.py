@@ -10,13 +10,25 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DatabaseError
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from shoal.core.errors import Internal, InvalidSpec, KeyExpired, NotFound, NotSignedIn, ShoalError, UsageError
+from shoal.core.errors import (
+    Internal,
+    InvalidSpec,
+    KeyExpired,
+    NotFound,
+    NotSignedIn,
+    ShoalError,
+    StorageFull,
+    UsageError,
+)
+from shoal.server.db import storage_error
 from shoal.server.policy import check_app
+from shoal.server.services import disk_use
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
 from shoal.server.web.routes import (
@@ -73,7 +85,8 @@ def build() -> FastAPI:
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
+    for kind in (OSError, DatabaseError, Exception):
+        app.add_exception_handler(kind, _bug)
     check_app(app)
     return app
 
@@ -93,6 +106,8 @@ def answer(request: Request, error: ShoalError) -> Response:
 
 
 def _shoal_error(request: Request, error: Any) -> Response:
+    if isinstance(error, StorageFull):
+        error = disk_use.explain(request.app.state.context, error)
     return answer(request, error)
 
 
@@ -111,5 +126,8 @@ def _http_error(request: Request, error: Any) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
+    if (meant := storage_error(error)) is not None:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        return _shoal_error(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(request, Internal())

@@ -22,6 +22,7 @@ def people(ctx: Ctx, request: Request, principal: Admin) -> Response:
     data = {
         "accounts": admin.list_accounts(ctx),
         "sign_up": ctx.settings.sign_up,
+        "problems": [str(problem) for problem in ctx.loops.problems()],
         "invitations": workspace_invitations.list_all_open(ctx),
     }
     return page(request, ctx, principal, "admin.html", data, part="_accounts.html")
