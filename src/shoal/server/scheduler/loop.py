@@ -112,7 +112,7 @@ class Scheduler:
 
     def _act(self, decision: Decision) -> None:
         self.ctx.live.waiting = decision.waiting
-        self.ctx.queue.promised = decision.head.job_id if decision.head else None
+        self.ctx.queue.promised = tuple(kept.job_id for kept in decision.reserved)
         for job_id, gang in decision.starts:
             self._start(job_id, gang)
         for job_id, for_id in decision.preempts.items():
