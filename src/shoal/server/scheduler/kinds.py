@@ -34,7 +34,8 @@ class Kinds:
         self._slots: dict[str, list[tuple[str, int]]] = {}
         for machine in machines:
             self.of[machine.name] = machine.kind
-            self._slots.setdefault(machine.kind, []).append((machine.name, machine.slots))
+            if machine.slots:
+                self._slots.setdefault(machine.kind, []).append((machine.name, machine.slots))
         self._accelerators = tuple(sorted(kind for kind in self._slots if kind != CPU))
         self._by_device: dict[str, Choice] = {}
         self._auto: dict[tuple[int, int, frozenset[str]], Choice] = {}

@@ -12,7 +12,7 @@ from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_row
 from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
-_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
+_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "device", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
           *_NUMBERS)  # fmt: skip
 
 _OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
@@ -51,6 +51,7 @@ class Draft(View):
     keep_last: str = ""
     keep_best: str = ""
     launcher: str = "direct"
+    device: str = "auto"
     expected: str = ""
     budget: str = ""
     batch: str = ""
@@ -115,6 +116,7 @@ def from_spec(spec: JobSpec) -> Draft:
         keep_last=str(spec.keep_last or ""),
         keep_best=spec.keep_best or "",
         launcher=spec.launcher,
+        device=spec.device,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
         budget=spec.budget or "",
         batch=spec.batch or "",
@@ -175,6 +177,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         exclude=draft.exclude,
         keep_best=draft.keep_best or None,
         launcher=draft.launcher,
+        device=draft.device,
     )
 
 
