@@ -67,8 +67,7 @@ class JobSpec(Schema):
     accels: int = Field(default=1, ge=1, le=1_024)
     """Slots per node, one worker on each."""
     device: Device = "auto"
-    """Kind of slots: auto (accelerators where the pool has any that could hold the job, else CPUs), any (whichever are
-    free, accelerators first), or one of cpu, cuda, rocm and xpu. All slots of a job are of one kind."""
+    """Kind of slots. auto: accelerators where the pool has any that could hold the job, else CPUs; any: whichever are free."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""
