@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from shoal.cli._output import out
-from shoal.cli._parse import parse_nodes, parse_pairs, parse_seconds
+from shoal.cli._parse import DeviceName, parse_nodes, parse_pairs, parse_seconds
 from shoal.cli._session import session
 from shoal.cli._source import NotebookChoice, SourceChoice
 from shoal.cli.run import EMULATE_CUDA
@@ -128,6 +128,8 @@ class JobFlags(CodeFlags):
         With MIN:MAX: save and go on with more nodes when there is room for them.
     accels
         Slots per node, one worker on each (default 1).
+    device
+        Kind of slots: cpu, cuda, rocm, xpu; any: whichever are free. Default auto: accelerators where the pool has any that could hold the job, else CPUs.
     max_restarts
         New attempts after a failure; counts anew on progress (default 3).
     priority
@@ -158,6 +160,7 @@ class JobFlags(CodeFlags):
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
     grow: Annotated[bool, Parameter(group=SIZE)] = False
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1
+    device: Annotated[DeviceName, Parameter(group=SIZE)] = "auto"
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
     time_limit: Annotated[str | None, Parameter(group=SIZE)] = None
@@ -182,6 +185,7 @@ class JobFlags(CodeFlags):
             "max_nodes": high,
             "grow": self.grow,
             "accels": self.accels,
+            "device": self.device,
             "env": self.variables(),
             "secrets": parse_pairs(self.secret, "--secret", "NAME=SECRET"),
             "max_restarts": self.max_restarts,

@@ -70,7 +70,8 @@ def _resources(job: JobView) -> None:
             ("Source", _source(job.source)),
             (
                 "Resources",
-                f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}",
+                f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}"
+                f"{'' if spec.device == 'auto' else f', device {spec.device}'}",
             ),
             ("Launcher", spec.launcher),
             ("Without GPU", "trains on the CPU (--allow-cpu)" if spec.allow_cpu else None),

@@ -69,6 +69,7 @@ def ask(client: Client, spec: JobSpec, job: str | None = None) -> QuoteView:
             min_nodes=spec.min_nodes,
             max_nodes=spec.max_nodes,
             accels=spec.accels,
+            device=spec.device,
             source_id=spec.source_id,
             job=job,
         )

@@ -140,9 +140,12 @@ def check(*machines: str, speed: Annotated[bool, Parameter(negative="--no-speed"
 def drain(*machines: str) -> int:
     """Start nothing new on machines; what runs there goes on.
 
+    `local` is the server's own machine.
+
     For example:
 
       shoal pool drain gpu1
+      shoal pool drain local
     """
     return _change(machines, draining=True, word="drains: nothing new starts there")
 

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from shoal.cli._format import ago, clean, plural
 from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_nodes, parse_seconds
+from shoal.cli._parse import DeviceName, parse_nodes, parse_seconds
 from shoal.cli._session import connect
 from shoal.cli.training_why import starts
 from shoal.core.errors import NotFound, UsageError
@@ -50,6 +50,7 @@ def simulate(
     *,
     nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
     accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
+    device: DeviceName = "auto",
     priority: Annotated[int, Parameter(allow_leading_hyphen=True)] = 0,
     time_limit: str | None = None,
     expected: str | None = None,
@@ -64,7 +65,7 @@ def simulate(
     For example:
 
       shoal queue simulate
-      shoal queue simulate --nodes 2 --accels 8
+      shoal queue simulate --nodes 2 --accels 8 --device cuda
       shoal queue simulate --accels 4 --priority 10 --time-limit 2h
 
     Parameters
@@ -73,6 +74,8 @@ def simulate(
         Number of nodes, or MIN:MAX for as many as there are.
     accels
         Slots per node.
+    device
+        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
     priority
         From -100 to 100 (default 0).
     time_limit
@@ -84,7 +87,7 @@ def simulate(
     prefer
         Machine to run on where it has room (repeatable).
     """
-    if nodes is None and accels is None:
+    if nodes is None and accels is None and device == "auto":
         with connect() as client:
             queue = client.queue.show(limit=1000, starts=True)
         out.show(queue, lambda: _print(queue, with_starts=True))
@@ -96,6 +99,7 @@ def simulate(
         min_nodes=low,
         max_nodes=high,
         accels=1 if accels is None else accels,
+        device=device,
         priority=priority,
         time_limit_s=parse_seconds(time_limit, "--time-limit"),
         expected_s=parse_seconds(expected, "--expected"),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
 from shoal.cli._output import out
-from shoal.core.errors import NotFound, Unreachable
+from shoal.core.errors import NotFound, Unreachable, UsageError
 from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
     from shoal.client.local import Started
 
 app = App(name="server")
+Slots = int | Literal["auto"]
 
 
 @app.command
@@ -23,7 +24,7 @@ def start(
     *,
     host: str | None = None,
     port: int | None = None,
-    slots: int | None = None,
+    slots: Slots | None = None,
     store: str | None = None,
     foreground: bool = False,
 ) -> None:
@@ -44,7 +45,7 @@ def start(
     port
         Port to listen on (default: a free one, kept from then on).
     slots
-        Jobs' workers this machine takes at once (default: its GPUs, or half its cores).
+        Jobs' workers this machine takes at once; 0: none; auto (the default): its GPUs, or half its cores.
     store
         Keep chunks at this s3:// URL instead of the data directory (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
     foreground
@@ -146,7 +147,7 @@ def log(*, lines: int = 100) -> None:
     out.show({"path": str(path), "lines": [line.rstrip("\n") for line in last]}, lambda: out.write("".join(last)))
 
 
-def up(*, slots: int | None = None, host: str | None = None, port: int | None = None) -> None:
+def up(*, slots: Slots | None = None, host: str | None = None, port: int | None = None) -> None:
     """Start the server in the background, and say where it is and how to reach it.
 
     If it runs already, this only tells where; with another number of --slots
@@ -156,11 +157,13 @@ def up(*, slots: int | None = None, host: str | None = None, port: int | None = 
 
       shoal up
       shoal up --slots 4
+      shoal up --slots 0
+      shoal up --slots auto
 
     Parameters
     ----------
     slots
-        Jobs' workers this machine takes at once (default: its GPUs, or half its cores).
+        Jobs' workers this machine takes at once; 0: none; auto (the default): its GPUs, or half its cores.
     host
         Address to listen on (default 127.0.0.1: this machine only).
     port
@@ -196,12 +199,16 @@ def down() -> None:
     stop()
 
 
-def _arguments(host: str | None, port: int | None, slots: int | None, store: str | None = None) -> list[str]:
+def _arguments(host: str | None, port: int | None, slots: Slots | None, store: str | None = None) -> list[str]:
+    if isinstance(slots, int) and slots < 0:
+        raise UsageError(f"--slots {slots}: give a number from 0, or auto.", hint=f"{out.prog} up --slots 4")
     given = {"--host": host, "--port": port, "--slots": slots, "--store": store}
     return [part for name, value in given.items() if value is not None for part in (name, str(value))]
 
 
-def _start(layout: Layout, host: str | None, port: int | None, slots: int | None, store: str | None = None) -> Started:
+def _start(
+    layout: Layout, host: str | None, port: int | None, slots: Slots | None, store: str | None = None
+) -> Started:
     """Start it, or start it anew if a private one runs with another number of slots: jobs outlive that."""
     from shoal.client import local
     from shoal.core.settings import ServerSettings
@@ -210,12 +217,14 @@ def _start(layout: Layout, host: str | None, port: int | None, slots: int | None
     if started.is_new:
         return started
     has = ServerSettings.load(layout).slots
-    if started.record.private and slots not in (None, has):
-        out.say(f"The server runs with {has or 'the default number of'} slots; starting it anew with {slots}.")
+    same = slots is None or (None if slots == "auto" else slots) == has
+    if started.record.private and not same:
+        runs = "the default number of" if has is None else has
+        out.say(f"The server runs with {runs} slots; starting it anew with {slots}.")
         out.dim("Running jobs go on meanwhile.")
         local.stop_server(layout)
         return local.start_server(layout, _arguments(host, port, slots, store))
-    if ignored := _arguments(host, port, None if slots == has else slots, store):
+    if ignored := _arguments(host, port, None if same else slots, store):
         out.warn(
             f"The server was running already, so {' '.join(ignored)} changed nothing. "
             f"For new settings: {out.prog} server stop, then start it with them."

@@ -22,6 +22,9 @@ RESERVED_ENV = frozenset(
     "SHOAL_RANK SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE "
     "SHOAL_ALLOW_CPU".split()
 )
+Device = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+"""Kind of slots a job asks for. auto: accelerators where the pool has any that could hold it, else CPUs; any: whichever
+are free, accelerators first. All slots of a job are of one kind."""
 MAX_TIME_LIMIT = timedelta(days=365)
 
 
@@ -64,6 +67,8 @@ class JobSpec(Schema):
     """Once it runs on fewer than the most nodes: save, and go on with more when there is room for them."""
     accels: int = Field(default=1, ge=1, le=1_024)
     """Slots per node, one worker on each."""
+    device: Device = "auto"
+    """Kind of slots. auto: accelerators where the pool has any that could hold the job, else CPUs; any: whichever are free."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""

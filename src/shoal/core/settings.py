@@ -20,7 +20,7 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_API_KEY": "Key to sign in with.",
     "SHOAL_WORKSPACE": "Workspace to work in (default: 'default').",
     "SHOAL_NO_AUTOSTART": "Set to 1 to never start the private local server by itself.",
-    "SHOAL_SLOTS": "Slots the private local machine offers, overriding settings.toml.",
+    "SHOAL_SLOTS": "Slots the server's own machine offers, overriding settings.toml: a number, 'auto' (or 0) or 'none'.",
     "SHOAL_SANDBOX": "How /input and friends are provided: 'auto', 'bubblewrap' or 'rewrite'.",
     "SHOAL_DEBUG": "Set to 1 to see tracebacks instead of one-line errors.",
     "SHOAL_DATA_CACHE": "Where `shoal.data` keeps chunks it has read (default: cache/stream in the data directory).",
@@ -132,8 +132,8 @@ class ServerSettings:
     """True for a server many people use, even if it listens on loopback only (behind a reverse proxy)."""
     hosts: str = ""
     """Names people reach a shared server by, with commas between; a browser that asks for any other is refused. Empty takes any."""
-    slots: int = 0
-    """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
+    slots: int | None = None
+    """Slots this machine offers; "auto" (or 0, as in 0.1): its GPUs, or half its cores (at least one) where it has none. "none": no job runs here."""
     sign_up: bool = False
     """Whether anyone who can reach the server may make an account; else only an admin can."""
     store: str = ""
@@ -211,9 +211,11 @@ class ServerSettings:
     def load(cls, layout: Layout, **overrides: Any) -> ServerSettings:
         values = _read(layout)
         if slots := os.environ.get("SHOAL_SLOTS"):
-            values["slots"] = int(slots)
-        values.update({k: v for k, v in overrides.items() if v is not None})
-        return cls(**_known(layout, values))
+            values["slots"] = _slots(slots, "SHOAL_SLOTS")
+        given = {k: v for k, v in overrides.items() if v is not None}
+        if given.get("slots") == "auto":
+            given["slots"] = None
+        return cls(**_known(layout, values | given))
 
     @classmethod
     def stored(cls, layout: Layout) -> ServerSettings:
@@ -224,7 +226,7 @@ class ServerSettings:
         """Write what differs from the defaults."""
         default = ServerSettings()
         lines = [
-            f"{f.name} = {_toml(getattr(self, f.name))}"
+            f"{f.name} = {_toml('none' if (f.name, getattr(self, f.name)) == ('slots', 0) else getattr(self, f.name))}"
             for f in fields(self)
             if getattr(self, f.name) != getattr(default, f.name)
         ]
@@ -235,7 +237,20 @@ class ServerSettings:
 
 
 def _read(layout: Layout) -> dict[str, Any]:
-    return tomllib.loads(layout.settings_file.read_text()) if layout.settings_file.exists() else {}
+    values = tomllib.loads(layout.settings_file.read_text()) if layout.settings_file.exists() else {}
+    if "slots" in values:
+        values["slots"] = _slots(values["slots"], f"{layout.settings_file}: slots")
+    return values
+
+
+def _slots(value: object, where: str) -> int | None:
+    """A number of slots as it is written in settings.toml or SHOAL_SLOTS. There, 0 has meant "detect" since 0.1."""
+    if value in ("none", "auto"):
+        return 0 if value == "none" else None
+    text = str(value)
+    if not text.isascii() or not text.isdigit():
+        raise InvalidSpec(f"{where}: {text!r} is not a number of slots.", hint="a number, 'auto' or 'none'")
+    return int(text) or None
 
 
 def _known(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:

@@ -35,13 +35,13 @@ class LocalEngine(Engine):
         self,
         nodes_dir: Path,
         *,
-        slots: int = 0,
+        slots: int | None = None,
         machine: str = MACHINE,
         python: str = sys.executable,
         agent_env: dict[str, str] | None = None,
         nursery: Nursery | None = None,
     ):
-        """`nursery`: where agents with a single worker come from when it is warm.
+        """`slots`: how many it offers; None for as many as are detected. `nursery`: where agents with a single worker come from when it is warm.
 
         By another name than `local` it passes for another machine, whose home is where `nodes_dir` is.
         """

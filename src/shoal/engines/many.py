@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 class Engines(Engine):
     def __init__(self, **engines: Engine):
         self._engines = dict(engines)
+        self._drained: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     def add(self, name: str, engine: Engine) -> None:
@@ -48,8 +49,17 @@ class Engines(Engine):
         several = len(self.names) > 1
         return [f"{name}: {problem}" if several else problem for name, e in self._all() for problem in e.probe()]
 
+    def drain(self, machine: str, *, draining: bool) -> None:
+        """Start nothing new on a machine whose own engine does not keep such a state, or start there again."""
+        with self._lock:
+            self._drained = self._drained | {machine} if draining else self._drained - {machine}
+
     def capacity(self) -> list[Machine]:
-        return [machine for machine, _ in self._machines().values()]
+        drained = self._drained
+        return [
+            replace(machine, state="draining") if machine.name in drained and machine.state == "up" else machine
+            for machine, _ in self._machines().values()
+        ]
 
     def plan(self, gang: Gang) -> list[Command]:
         commands = {

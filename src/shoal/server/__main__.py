@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=None, help="data directory (default: SHOAL_HOME or ~/.shoal)")
     parser.add_argument("--host", default=None, help="address to listen on")
     parser.add_argument("--port", type=int, default=None, help="port to listen on; 0 picks one")
-    parser.add_argument("--slots", type=int, default=None, help="slots this machine offers; 0 detects")
+    parser.add_argument("--slots", type=_slots, default=None, help="slots this machine offers, or 'auto'")
     parser.add_argument("--store", default=None, help="s3:// URL to keep chunks at, instead of the data directory")
     args = parser.parse_args()
     layout = Layout((args.home or home()).absolute())
@@ -30,6 +30,12 @@ def main() -> int:
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return error.exit_code
+
+
+def _slots(text: str) -> int | str:
+    if text != "auto" and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor 'auto'")
+    return text if text == "auto" else int(text)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from shoal.server.live import Live
 from shoal.server.migrations import upgrade
 from shoal.server.reserve import Reserve
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import engines, ledger
+from shoal.server.services import engines, ledger, pool_own
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
 from shoal.server.services.imports import resume_imports, stop_imports
@@ -117,6 +117,7 @@ def open_context(layout: Layout, settings: ServerSettings, reserve: Reserve | No
     )
     ensure_owner(context)
     engines.open_all(context)
+    pool_own.restore_drained(context)
     ledger.begin(context)
     clean_up(context)
     db.reserve = reserve

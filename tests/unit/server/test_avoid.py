@@ -56,7 +56,7 @@ def test_the_only_slot_is_used_again_after_a_pause_and_others_may_use_it_meanwhi
     pool, waiting = [machine(1, name="a")], job("j", avoided=away_from(("a", 0)))
     snapshot = seen(pool, [waiting], now=NOW)
     decision = decide(snapshot)
-    assert decision.starts == [] and decision.holds == {"j": Hold.PAUSE} and decision.head is None
+    assert decision.starts == [] and decision.holds == {"j": Hold.PAUSE} and decision.reserved == []
     assert "in 60 s" in decision.waiting["j"]
     assert placed(pool, waiting, job("k", at=5.0)) == {"k": [Placement("a", (0,))]}
     assert placed(pool, waiting, now=NOW + 61) == {"j": [Placement("a", (0,))]}

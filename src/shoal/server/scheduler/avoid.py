@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.core.faults import Fault, classify
+from shoal.server.scheduler.kinds import Kinds
 from shoal.server.scheduler.model import Avoided, MachineState, QueuedJob
 from shoal.server.scheduler.room import choose, fits
 
@@ -56,18 +57,19 @@ def choose_apart(
     job: QueuedJob,
     most: int,
     now: float,
+    kinds: Kinds,
 ) -> dict[str, int] | None:
     """Machine → number of nodes for a job that avoids places. `free`: how many slots it may take; `slots`: which are free."""
     assert job.avoided is not None  # noqa: S101
     avoid, pausing = job.avoided, now < job.avoided.until
-    if found := choose({m: n for m, n in free.items() if m not in avoid.machines}, job, most):
+    if found := choose({m: n for m, n in free.items() if m not in avoid.machines}, job, most, kinds):
         return found
-    if pausing and fits(((m.name, m.slots) for m in machines if m.name not in avoid.machines), job):
+    if pausing and fits(((m.name, m.slots) for m in machines if m.name not in avoid.machines), job, kinds):
         return None
     apart = {m: min(n, sum((m, slot) not in avoid.slots for slot in slots[m])) for m, n in free.items()}
-    if found := choose(apart, job, most):
+    if found := choose(apart, job, most, kinds):
         return found
-    return None if pausing else choose(free, job, most)
+    return None if pausing else choose(free, job, most, kinds)
 
 
 def last_resort(machine: str, slots: Sequence[int], job: QueuedJob) -> list[int]:

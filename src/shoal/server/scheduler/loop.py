@@ -113,7 +113,7 @@ class Scheduler:
 
     def _act(self, decision: Decision) -> None:
         self.ctx.live.waiting = decision.waiting
-        self.ctx.queue.promised = decision.head.job_id if decision.head else None
+        self.ctx.queue.promised = tuple(kept.job_id for kept in decision.reserved)
         stages: list[Callable[[], object]] = [partial(self._start, job_id, gang) for job_id, gang in decision.starts]
         stages += [partial(self._preempt, job_id, for_id) for job_id, for_id in decision.preempts.items()]
         run_all([*stages, partial(self._tending.grow, decision.grows)])

@@ -43,8 +43,8 @@ class QueueMemory:
     """Job id → what it was read at (priority and attempts), and what was read."""
     _batches: dict[tuple[str, str], float] = field(default_factory=dict)
     _history: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
-    promised: str | None = None
-    """The head of the queue at the last pass."""
+    promised: tuple[str, ...] = ()
+    """The jobs that starts were kept for at the last pass."""
     _used: dict[str, float] = field(default_factory=dict)
     """Workspace → slot-seconds, faded."""
     _used_at: float = 0.0
@@ -64,13 +64,16 @@ class QueueMemory:
         """An agent there has joined its gang."""
         self._shunned.pop(machine, None)
 
-    def _trusted(self, machines: Iterable[Machine]) -> list[Machine]:
-        """Those that are up, without the shunned where there are others."""
+    def _trusted(self, machines: Iterable[Machine]) -> tuple[list[Machine], list[tuple[Machine, str]]]:
+        """Machines that are up, without the shunned where there are others; and the rest of them, each with its state."""
         found, now = list(machines), time.monotonic()
         for lost in [m for m in found if m.state != "up"]:
             self.trust(lost.name)  # its engine has noticed: what it says next is believed
         up = [m for m in found if m.state == "up"]
-        return [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
+        trusted = [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
+        names = {m.name for m in trusted}
+        away = [(m, "not answering" if m.state == "up" else m.state) for m in found if m.name not in names]
+        return trusted, away
 
     def avoided(self, job_id: str) -> frozenset[str]:
         """Machines that an attempt of this job had better not run on, as last read for the queue."""
@@ -89,9 +92,11 @@ class QueueMemory:
             now = utcnow().timestamp()
             running = self._running(session, now, policy)
             self._account(session, now, policy)
+            trusted, away = self._trusted(machines)
             return Snapshot(
                 now=now,
-                machines=_machines(session, self._trusted(machines)),
+                machines=_machines(session, trusted),
+                away=[MachineState(name=m.name, slots=m.slots, kind=m.kind, state=state) for m, state in away],
                 queue=self._queue(session, now),
                 running=running,
                 shares=self._shares(session),
@@ -141,6 +146,7 @@ class QueueMemory:
             exclude=frozenset(spec.get("exclude", ())),
             prefer=frozenset(spec.get("prefer", ())),
             avoided=_avoided(session, row.id) if row.attempts else None,
+            device=spec.get("device", "auto"),
         )
 
     def _expected(self, session: Session, workspace: str, spec: dict[str, Any], now: float) -> float | None:
@@ -250,7 +256,9 @@ def _machines(session: Session, machines: Iterable[Machine]) -> list[MachineStat
     used: dict[str, set[int]] = {}
     for _, machine, slots in session.execute(_HELD):
         used.setdefault(machine, set()).update(slots)
-    return [MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ()))) for m in machines]
+    return [
+        MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())), kind=m.kind) for m in machines
+    ]
 
 
 def _has_run(row: Row[Any], now: float) -> float:

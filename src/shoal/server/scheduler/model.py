@@ -34,6 +34,10 @@ class MachineState:
     name: str
     slots: int
     used: frozenset[int] = frozenset()
+    kind: str = "cpu"
+    """cpu, cuda, rocm or xpu."""
+    state: str = "up"
+    """In words for people, where nothing can start on it."""
 
     @property
     def free(self) -> list[int]:
@@ -73,6 +77,8 @@ class QueuedJob:
     exclude: frozenset[str] = frozenset()
     prefer: frozenset[str] = frozenset()
     avoided: Avoided | None = None
+    device: str = "auto"
+    """Kind of slots it asks for; see `kinds`."""
 
     @property
     def min_slots(self) -> int:
@@ -125,8 +131,10 @@ class Snapshot:
     shares: Mapping[str, Share] = field(default_factory=dict)
     """By workspace; one that is not listed has a weight of 1 and no quota."""
     policy: Policy = field(default_factory=Policy)
-    promised: str | None = None
-    """The job that was the head before: no other of its priority goes first, however shares have changed since."""
+    promised: tuple[str, ...] = ()
+    """The jobs that starts were kept for before: no other of their priority goes first, however shares have changed since."""
+    away: Sequence[MachineState] = ()
+    """Machines of the pool on which nothing can start now: lost, draining, or not answering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,7 @@ class Hold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The start that is kept for the first job that has to wait."""
+    """The start that is kept for the first job that has to wait for slots of its kinds."""
 
     job_id: str
     starts_in_s: float | None
@@ -163,6 +171,8 @@ class Reservation:
     """Machine → nodes it will have there."""
     room: Mapping[str, int]
     """Machine → slots it leaves free there from then on."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of slots it may start on: nobody else waits for one of them with a reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +187,12 @@ class Decision:
     holds: dict[str, Hold] = field(default_factory=dict)
     """Of jobs that wait for more than their turn."""
     reserved: list[Reservation] = field(default_factory=list)
-    """At most one: for the head of the queue."""
+    """For the head of the queue first. Jobs behind it have one where they wait for other kinds of slots."""
 
     @property
     def head(self) -> Reservation | None:
         return self.reserved[0] if self.reserved else None
+
+    def head_of(self, kinds: frozenset[str]) -> Reservation | None:
+        """The first reservation that a job which may use these kinds must not delay."""
+        return next((found for found in self.reserved if not kinds.isdisjoint(found.kinds)), None)

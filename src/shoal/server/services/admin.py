@@ -98,6 +98,7 @@ def limits(ctx: Context) -> LimitsView:
     # Addresses of a store and a mail server may hold more than everyone should read.
     values["smtp_url"] = urlsplit(values["smtp_url"]).hostname or ""
     values["store"] = values["store"].partition("?")[0] or "the data directory"
+    values["slots"] = "auto" if values["slots"] is None else values["slots"] or "none"
     return LimitsView(**known, fixed=values)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import CanNeverRun, EntryNotFound, InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.errors import EntryNotFound, InvalidSpec, NameTaken, NotAllowedNow, NotFound
 from shoal.core.ids import new_id
 from shoal.core.jobs import JobSpec, JobSummary, JobView
 from shoal.core.names import did_you_mean
@@ -22,8 +22,7 @@ from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
-from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import budgets, engine_queue, find, preflight_reports, quotas, runs, stacks, views
+from shoal.server.services import budgets, devices, engine_queue, find, preflight_reports, quotas, runs, stacks, views
 from shoal.server.services.events import move, tell
 from shoal.store.manifest import dump_manifest
 
@@ -107,19 +106,7 @@ def refuse_impossible(ctx: Context, spec: JobSpec) -> None:
     """Raise unless the pool, all of it free, could run this."""
     pool = ctx.engine.capacity()
     quotas.check_machines(pool, [*spec.exclude, *spec.prefer])
-    machines = [MachineState(name=m.name, slots=m.slots) for m in pool if m.name not in spec.exclude]
-    nodes, accels = largest_possible(machines, spec.accels)
-    if accels == spec.accels and nodes >= spec.min_nodes:
-        return
-    total = sum(m.slots for m in machines)
-    has = "pool without the excluded machines has" if spec.exclude else "pool has"
-    what = f"{len(machines)} machine{'s' if len(machines) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
-    raise CanNeverRun(
-        f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the {has} {what}. "
-        f"The largest that could: --nodes {nodes} --accels {accels}.",
-        hint=f"shoal up --slots {spec.min_slots}" if ctx.private and total < spec.min_slots else "shoal machine list",
-        details={"nodes": nodes, "accels": accels},
-    )
+    devices.refuse_impossible(pool, spec, exclude=spec.exclude, private=ctx.private)
 
 
 def check_entry(entry: list[str], paths: list[str]) -> None:

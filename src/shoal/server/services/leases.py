@@ -218,6 +218,7 @@ def _spec(ctx: Context, access: Access, ask: LeaseAsk, login: str) -> JobSpec:
         source_id=ask.source_id or _no_source(ctx, access),
         datasets=ask.datasets,
         accels=ask.accels,
+        device=ask.device,
         max_restarts=0,
         priority=ask.priority,
         prefer=ask.prefer,

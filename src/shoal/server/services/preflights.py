@@ -21,6 +21,7 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import Access
 from shoal.server.services import jobs, preflight_reports
+from shoal.server.services.devices import usable_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,12 @@ def advise(ctx: Context, spec: JobSpec) -> PreflightAdvice:
     return PreflightAdvice(wanted=False, why="")
 
 
+def _device(ctx: Context, spec: JobSpec) -> str:
+    """The kind of slots the whole job will run on: a single slot of it might find room on another kind."""
+    kinds = usable_kinds(ctx.engine.capacity(), spec, spec.exclude)
+    return next(iter(kinds)) if spec.device == "auto" and len(kinds) == 1 else spec.device
+
+
 def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
     """Of the job as it is asked for, which must be one that could be submitted."""
     script = words(spec.entry)
@@ -68,6 +75,7 @@ def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
         "min_nodes": 1,
         "max_nodes": 1,
         "accels": 1,
+        "device": _device(ctx, spec),
         "env": {**spec.env, VARIABLE: json.dumps(asked)},
         "max_restarts": 0,
         "time_limit_s": round(ctx.settings.preflight_limit_s) + _SPARE_S,

@@ -34,6 +34,7 @@ _NEUTRAL = re.compile(
 _SPEC = {
     "checkpoint": "Starts from",
     "accels": "Slots per node",
+    "device": "Kind of slots",
     "max_restarts": "Restarts",
     "priority": "Priority",
     "time_limit_s": "Time limit (s)",

@@ -12,7 +12,7 @@ from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_row
 from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
-_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
+_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "device", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
           *_NUMBERS)  # fmt: skip
 
 _OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
@@ -53,6 +53,7 @@ class Draft(View):
     launcher: str = "direct"
     allow_cpu: bool = False
     allow_torch_change: bool = False
+    device: str = "auto"
     expected: str = ""
     budget: str = ""
     batch: str = ""
@@ -121,6 +122,7 @@ def from_spec(spec: JobSpec) -> Draft:
         launcher=spec.launcher,
         allow_cpu=spec.allow_cpu,
         allow_torch_change=spec.allow_torch_change,
+        device=spec.device,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
         budget=spec.budget or "",
         batch=spec.batch or "",
@@ -183,6 +185,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         launcher=draft.launcher,
         allow_cpu=draft.allow_cpu,
         allow_torch_change=draft.allow_torch_change,
+        device=draft.device,
     )
 
 
