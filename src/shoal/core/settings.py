@@ -45,8 +45,18 @@ class Layout:
 
     @property
     def server_file(self) -> Path:
-        """{pid, url, boot_id, created}: present while a server runs (or died without saying so)."""
+        """{pid, url, boot_id, create_time, instance, place}: present while a server runs (or died without saying so)."""
         return self.server_dir / "server.json"
+
+    @property
+    def starting_file(self) -> Path:
+        """The same without a URL, and what the server is doing: present while it starts."""
+        return self.server_dir / "starting.json"
+
+    @property
+    def instance_file(self) -> Path:
+        """{id, dev, ino, path, host}: the identity of this data directory. A copy of it gets another when it is first started."""
+        return self.server_dir / "instance.json"
 
     @property
     def server_lock(self) -> Path:

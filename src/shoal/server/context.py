@@ -39,6 +39,8 @@ class Context:
     vault: Vault
     engine: Engines
     live: Live
+    instance: str = ""
+    """Id of the data directory, which a copy of it does not share; empty where agents are not asked whom they mean."""
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)

@@ -43,3 +43,8 @@ def test_a_network_error_at_start_is_tried_again():
 
 def test_requirements_that_cannot_be_installed_are_final():
     assert not judge(failure(Cause.SETUP, "No matching distribution", progressed=True)).restart
+
+
+def test_a_refused_join_is_final_and_not_called_a_matter_of_the_environment():
+    verdict = judge(failure(Cause.SETUP, "its agent could not join the server: The secret 'x' cannot be decrypted."))
+    assert (verdict.restart, verdict.why) == (False, "trying again would not help")

@@ -15,5 +15,5 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health", dependencies=[Anyone])
 def health(ctx: Ctx) -> dict[str, Any]:
-    """Answers as soon as the server is ready."""
-    return {"status": "ok", "version": __version__, "private": ctx.private}
+    """Answers as soon as the server is ready. `instance` identifies its data directory."""
+    return {"status": "ok", "version": __version__, "private": ctx.private, "instance": ctx.instance}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.agent.wire import JOIN_REFUSED
+
 _TRANSIENT = ("eaddrinuse", "address already in use", "distnetworkerror", "connection reset", "connection closed",
               "connection refused", "ncclremoteerror", "ncclsystemerror", "broken pipe")  # fmt: skip
 
@@ -42,7 +44,9 @@ class Verdict:
 def judge(failure: Failure) -> Verdict:
     used = 0 if failure.progressed else failure.restarts_used
     if failure.cause is Cause.SETUP:
-        return Verdict(restart=False, restarts_used=used, why="the environment could not be prepared")
+        is_refusal = failure.reason.startswith(JOIN_REFUSED)
+        why = "trying again would not help" if is_refusal else "the environment could not be prepared"
+        return Verdict(restart=False, restarts_used=used, why=why)
     if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
         return Verdict(
             restart=False, restarts_used=used, why="the script ended with an error; trying again would not help"
