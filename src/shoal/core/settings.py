@@ -154,6 +154,9 @@ class ServerSettings:
     """Seconds an attempt of a job with --grow runs at least before it is saved and started again with more nodes."""
     stall_s: float = 300.0
     """Seconds without a line, a metric or a step after which a running job's stacks are gathered; 0 never does."""
+    stall_timeout_s: float = 3600.0
+    """Seconds without a line, a metric or a step after which an attempt whose ranks demonstrably do nothing is ended and started again; sooner
+    where they wait for one that hangs. A job's own --stall-timeout goes before. 0 never does."""
     preflight_after_h: float = 1.0
     """Hours a job may run, by its time limit or as expected, before it is tried by a preflight first; jobs over one node always are. 0: none is."""
     preflight_limit_s: float = 300.0

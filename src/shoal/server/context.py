@@ -24,6 +24,7 @@ from shoal.server.pool import Pool
 from shoal.server.scheduler.memory import QueueMemory
 from shoal.server.services.lease_keys import Keyring
 from shoal.server.services.vault import Vault
+from shoal.server.stalls import Stalls
 from shoal.server.swarm_keepers import Keepers
 from shoal.store.blobstore import BlobStore
 
@@ -47,6 +48,7 @@ class Context:
     meter: Meter = field(default_factory=Meter)
     pool: Pool = field(default_factory=Pool)
     orders: Orders = field(default_factory=Orders)
+    stalls: Stalls = field(default_factory=Stalls)
     gateway: Gateway = field(default_factory=Gateway)
     attached: Attached = field(default_factory=Attached)
     labs: Labs = field(default_factory=Labs)

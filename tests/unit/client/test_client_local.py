@@ -120,7 +120,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(layout: Layout) -> 
 
 def test_what_the_server_refuses_is_shown_as_its_own_words(layout: Layout) -> None:
     said = "error: secret.key is missing.\nRestore it from a backup."
-    with pytest.raises(Refused, match="^secret.key is missing") as caught:
+    with pytest.raises(Refused, match=r"^secret\.key is missing") as caught:
         local.start_server(layout, command=command(layout, "--fail", said, "--code", "4"))
     assert caught.value.hint == "Restore it from a backup."
 

@@ -18,6 +18,8 @@ _TRANSIENT = ("eaddrinuse", "address already in use", "distnetworkerror", "conne
 class Cause(StrEnum):
     SIGNAL = "signal"
     LOST = "lost"
+    STALLED = "stalled"
+    """It ran without getting anywhere, and was ended by the server."""
     ERROR = "error"
     """The script ended with a non-zero code by itself."""
     SETUP = "setup"
