@@ -101,6 +101,12 @@ def start_server(
 def stop_server(layout: Layout, *, timeout_s: float = STOP_TIMEOUT_S) -> ServerRecord | None:
     """Ask the server to stop and wait until it is gone; None when none was running on this very directory."""
     record = own_record(layout) or starting_record(layout)
+    if record is None and is_held(layout.server_lock):
+        raise Refused(
+            f"A server holds {layout.root}, but its process cannot be seen from here: it has just begun to start, or runs in "
+            "another container or on another host.",
+            hint="Try again in a moment, or stop it where it runs: shoal server stop",
+        )
     if record is None:
         return None
     os.kill(record.pid, signal.SIGTERM)

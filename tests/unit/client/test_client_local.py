@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -110,6 +111,15 @@ def test_stop_does_not_touch_a_stranger_with_the_same_pid(layout: Layout) -> Non
     me = psutil.Process()
     stale = {"pid": me.pid, "url": "http://127.0.0.1:9", "boot_id": boot_id(), "create_time": me.create_time() - 100}
     layout.server_file.write_text(json.dumps(stale))
+    assert local.stop_server(layout) is None
+
+
+def test_stop_does_not_claim_that_none_runs_where_it_cannot_see_the_one_that_does(layout: Layout) -> None:
+    layout.server_dir.mkdir(parents=True)
+    with layout.server_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="another container"):
+            local.stop_server(layout)
     assert local.stop_server(layout) is None
 
 
