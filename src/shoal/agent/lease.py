@@ -125,7 +125,7 @@ class Tunnel(threading.Thread):
     def _connect(self) -> Any:
         import asyncssh
 
-        url = present_url(self._launch.server_file) or self._launch.url
+        url = present_url(self._launch.server_file, self._launch.instance) or self._launch.url
         return asyncssh.connect(
             urlsplit(url).hostname or "127.0.0.1",
             int(self._order["gateway_port"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.core.boot import boot_id
+from shoal.core.place import mark
 from shoal.core.private import close_folder
 
 NODES = "nodes"
@@ -56,7 +57,8 @@ class WorkDir:
 
     def sign_in(self) -> None:
         """Leave word of who we are, so that an engine can tell alive from stale."""
-        self._write(AGENT, {"pid": os.getpid(), "create_time": create_time(os.getpid()), "boot_id": boot_id()})
+        who = {"pid": os.getpid(), "create_time": create_time(os.getpid()), "boot_id": boot_id()}
+        self._write(AGENT, who | mark(self.root))
 
     def keep_launch(self, launch_file: Path) -> None:
         """A salvage needs to know what this agent knew."""

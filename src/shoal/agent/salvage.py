@@ -18,6 +18,7 @@ from shoal.agent.run_reports import RunReports
 from shoal.agent.shipping import Shipper
 from shoal.agent.spool import Spool
 from shoal.agent.wire import Launch
+from shoal.core.place import is_copied_node
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,9 @@ _KILL_FOR_S = 10.0
 
 def salvage(root: Path) -> int:
     set_up_logging()
+    if is_copied_node(root):
+        logger.error("%s is a copy: what was started in the original is left alone", root)
+        return 2
     work = WorkDir(root)
     try:
         work.lock()
@@ -48,7 +52,7 @@ def salvage(root: Path) -> int:
             work.result = known
         text = "[shoal] the agent of this node died; what was left of its workers was ended"
         spools["log"].append([json.dumps({"t": round(time.time(), 3), "r": None, "e": "sys", "m": text}).encode()])
-    link = Link(launch.url, launch.token, launch.server_file)
+    link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance)
     reports = RunReports(work, spools["metric"], link.another(), logger.info)
     reports.bring_all_media()
     beats, shipper = Beats(link, Orders(), lambda: None), Shipper(link.another(), spools)

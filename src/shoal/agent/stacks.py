@@ -34,7 +34,10 @@ def gather(root_pid: int, ranks: Iterable[int], folder: Path, source: Path) -> l
     found = rank_processes(root_pid)
     asked = {rank: _ask(pid, folder / f"stacks-{rank}.txt") for rank in ranks if (pid := found.get(rank)) is not None}
     deadline = time.monotonic() + _WAIT_S
-    return [_look(rank, found.get(rank), asked.get(rank), folder, source, deadline) for rank in ranks]
+    return [
+        _look(rank, found.get(rank), asked.get(rank), folder, source, deadline) | _work_done(found.get(rank))
+        for rank in ranks
+    ]
 
 
 def rank_processes(root_pid: int) -> dict[int, int]:
@@ -66,8 +69,9 @@ def _ask(pid: int, file: Path) -> int | None:
 def _look(rank: int, pid: int | None, start: int | None, folder: Path, source: Path, deadline: float) -> dict[str, Any]:
     if pid is None:
         return {"rank": rank, "note": "without a process"}
-    if _state(pid) in _STOPPED:
-        return {"rank": rank, "note": "stopped by a signal (SIGSTOP), and cannot answer"}
+    if (state := _state(pid)) in _STOPPED:
+        # Lower case: a debugger holds it, and whoever uses that will let it go on.
+        return {"rank": rank, "note": "stopped by a signal (SIGSTOP), and cannot answer", "stopped": state == "T"}
     stack = frames.from_faulthandler(_read(folder / f"stacks-{rank}.txt", start, deadline)) if start is not None else []
     stack = stack or frames.from_py_spy(_py_spy(pid))
     if not stack:
@@ -108,6 +112,22 @@ def _py_spy(pid: int) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         logger.info("py-spy: %s", error)
         return ""
+
+
+def _work_done(pid: int | None) -> dict[str, Any]:
+    """CPU seconds and bytes moved so far by a rank and all below it, such as the workers of its data loader."""
+    if pid is None:
+        return {}
+    ticks, moved = 0, 0
+    for one in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{one}/stat").read_bytes()
+            # Its own, and what children that have ended used.
+            ticks += sum(map(int, stat[stat.rfind(b")") + 2 :].split()[11:15]))
+        with suppress(OSError, ValueError):
+            lines = Path(f"/proc/{one}/io").read_text().splitlines()
+            moved += sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+    return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "moved": moved}
 
 
 def _from_kernel(pid: int) -> str:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 TOKEN_HEADER = "X-Shoal-Agent"
+INSTANCE_HEADER = "X-Shoal-Instance"
 BEAT_INTERVAL_S = 1.0
+JOIN_REFUSED = "its agent could not join the server"
+"""How the reason of a node begins whose agent the server has turned away."""
 STOP_REASON = "stop-reason"
 """The file beside the SDK's records that says why the workers are told to stop."""
 SAVE_WANTED = "save-wanted"
@@ -49,6 +52,7 @@ class Launch(_Wire):
     token: str
     url: str
     server_file: str | None = None
+    instance: str | None = None
     store_path: str | None = None
     work_dir: str
     cache_dir: str

@@ -15,6 +15,7 @@ from shoal.cli._parse import DeviceName, parse_nodes, parse_pairs, parse_seconds
 from shoal.cli._session import session
 from shoal.cli._source import NotebookChoice, SourceChoice
 from shoal.cli.run import EMULATE_CUDA
+from shoal.core.durations import parse_stall_timeout
 from shoal.core.errors import UsageError
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
@@ -136,6 +137,8 @@ class JobFlags(CodeFlags):
         From -100 to 100; higher runs first, and lower ones make way (default 0).
     time_limit
         Stop it after this long: 90s, 30m, 8h, 2d. It may start sooner for it.
+    stall_timeout
+        Restart it after this long without a line, metric or step: 30m, or never. Default: only when it surely hangs.
     budget
         Stop it, with a checkpoint, before it has used more: 5.00 (money) or 2h (of slots).
     expected
@@ -164,6 +167,7 @@ class JobFlags(CodeFlags):
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
     time_limit: Annotated[str | None, Parameter(group=SIZE)] = None
+    stall_timeout: Annotated[str | None, Parameter(group=SIZE)] = None
     budget: Annotated[str | None, Parameter(group=SIZE)] = None
     expected: Annotated[str | None, Parameter(group=SIZE)] = None
     exclude: Annotated[list[str] | None, many("--exclude", group=SIZE)] = None
@@ -191,6 +195,7 @@ class JobFlags(CodeFlags):
             "max_restarts": self.max_restarts,
             "priority": self.priority,
             "time_limit_s": parse_seconds(self.time_limit, "--time-limit"),
+            "stall_timeout_s": parse_stall_timeout(self.stall_timeout, "--stall-timeout"),
             "budget": plain_budget(self.budget) if self.budget else None,
             "expected_s": parse_seconds(self.expected, "--expected"),
             "exclude": self.exclude or [],

@@ -9,6 +9,7 @@ from shoal.cli._follow import progress_text, run_time
 from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, size, timestamp
 from shoal.cli._output import Column, out
 from shoal.cli._spark import number
+from shoal.core.durations import stall_timeout
 from shoal.core.money import MILLION, money
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _resources(job: JobView) -> None:
             ("Priority", spec.priority or None),
             ("Restarts", f"up to {spec.max_restarts}"),
             ("Time limit", duration(spec.time_limit_s) if spec.time_limit_s else None),
+            ("Stall timeout", None if spec.stall_timeout_s is None else stall_timeout(spec.stall_timeout_s)),
             ("Budget", spec.budget),
         ],
         indent="  ",

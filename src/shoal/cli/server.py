@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
@@ -27,16 +28,24 @@ def start(
     slots: Slots | None = None,
     store: str | None = None,
     foreground: bool = False,
+    take_over: bool = False,
+    new_secret_key: bool = False,
 ) -> None:
     """Start the server of this data directory in the background.
 
-    Settings given here are remembered for the next start.
+    Settings given here are remembered for the next start. A start that
+    takes long (a migration, a slow disk) is waited for and never ended.
+
+    A copy of a data directory becomes an instance of its own: it leaves
+    running jobs and pool machines to the original. After a move to another
+    disk or host, with the original gone, --take-over keeps them.
 
     For example:
 
       shoal server start
       shoal server start --slots 4
       shoal server start --host 0.0.0.0 --port 8080 --foreground
+      shoal server start --new-secret-key
 
     Parameters
     ----------
@@ -50,17 +59,22 @@ def start(
         Keep chunks at this s3:// URL instead of the data directory (keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
     foreground
         Stay in the foreground and log here, for systemd or a container.
+    take_over
+        This copy of a data directory replaces the original, which must not run any more.
+    new_secret_key
+        Replace a lost secret.key. What was encrypted with it cannot be read again.
     """
     from shoal.client import local
 
     layout = Layout()
-    arguments = _arguments(host, port, slots, store)
+    once = [*(["--take-over"] if take_over else []), *(["--new-secret-key"] if new_secret_key else [])]
+    arguments = [*_arguments(host, port, slots, store), *once]
     if foreground:
         local.check_extra()
         command = [*local.server_command(layout), *arguments]
         sys.stdout.flush()
         os.execve(command[0], command, local.server_environment(layout))  # noqa: S606
-    started = _start(layout, host, port, slots, store)
+    started = _start(layout, host, port, slots, store, once)
     word = "Started the server" if started.is_new else "The server is already running"
     out.show(_facts(layout), lambda: out.say(f"{word} at {started.record.url} (pid {started.record.pid})."))
 
@@ -70,7 +84,8 @@ def status() -> int:
     """Show whether the server of this data directory runs, where, and whether all of it works.
 
     Exits 0 if it runs and answers, 6 if not. "degraded" names the part
-    that is not well: a background loop, the database or the disk.
+    that is not well: a background loop, the database or the disk. The
+    server of the directory this one was copied from is not this one's.
 
     For example:
 
@@ -79,12 +94,13 @@ def status() -> int:
     """
     facts = _facts(Layout())
     pairs = [
-        ("Server", "running" if facts["running"] else "not running"),
+        ("Server", _state_in_words(facts)),
         ("URL", facts["url"]),
         ("Pid", facts["pid"]),
         ("Version", facts["version"]),
         *([("Health", describe_health(facts))] if facts["running"] else []),
         ("Data", facts["home"]),
+        ("Instance", facts["instance"]),
         ("Log", facts["log"]),
         *([("Setup code", facts["setup_code"])] if facts["setup_code"] else []),
     ]
@@ -207,13 +223,18 @@ def _arguments(host: str | None, port: int | None, slots: Slots | None, store: s
 
 
 def _start(
-    layout: Layout, host: str | None, port: int | None, slots: Slots | None, store: str | None = None
+    layout: Layout,
+    host: str | None,
+    port: int | None,
+    slots: Slots | None,
+    store: str | None = None,
+    once: Sequence[str] = (),
 ) -> Started:
     """Start it, or start it anew if a private one runs with another number of slots: jobs outlive that."""
     from shoal.client import local
     from shoal.core.settings import ServerSettings
 
-    started = local.start_server(layout, _arguments(host, port, slots, store))
+    started = local.start_server(layout, [*_arguments(host, port, slots, store), *once], say=out.say)
     if started.is_new:
         return started
     has = ServerSettings.load(layout).slots
@@ -223,8 +244,8 @@ def _start(
         out.say(f"The server runs with {runs} slots; starting it anew with {slots}.")
         out.dim("Running jobs go on meanwhile.")
         local.stop_server(layout)
-        return local.start_server(layout, _arguments(host, port, slots, store))
-    if ignored := _arguments(host, port, None if same else slots, store):
+        return local.start_server(layout, [*_arguments(host, port, slots, store), *once], say=out.say)
+    if ignored := [*_arguments(host, port, None if same else slots, store), *once]:
         out.warn(
             f"The server was running already, so {' '.join(ignored)} changed nothing. "
             f"For new settings: {out.prog} server stop, then start it with them."
@@ -232,16 +253,27 @@ def _start(
     return started
 
 
-def _facts(layout: Layout) -> dict[str, Any]:
-    from shoal.client.local import health_of, running_server
+def _state_in_words(facts: dict[str, Any]) -> str:
+    if facts["running"]:
+        return "running"
+    words = {"starting": f"starting: {facts['doing']}", "busy": "running, but busy: it does not answer now"}
+    return words.get(facts["state"], "not running")
 
-    record = running_server(layout)
-    facts: dict[str, Any] = {"running": record is not None, "url": None, "pid": None, "version": None, "private": None}
-    facts |= {"health": None, "problems": []}
-    if record is not None:
+
+def _facts(layout: Layout) -> dict[str, Any]:
+    from shoal.client.local import health_of, own_record, running_server, starting_record
+    from shoal.core.instance import instance_id
+
+    facts: dict[str, Any] = {"running": False, "state": "stopped", "url": None, "pid": None, "version": None}
+    facts |= {"private": None, "doing": None, "instance": instance_id(layout), "health": None, "problems": []}
+    if record := running_server(layout):
         told = health_of(record.url) or {}
-        facts.update(url=record.url, pid=record.pid, version=told.get("version"), private=record.private)
-        facts.update(health=told.get("health"), problems=told.get("problems") or [])
+        facts.update(running=True, state="running", url=record.url, pid=record.pid, version=told.get("version"))
+        facts.update(private=record.private, health=told.get("health"), problems=told.get("problems") or [])
+    elif record := own_record(layout):
+        facts.update(state="busy", url=record.url, pid=record.pid)
+    elif record := starting_record(layout):
+        facts.update(state="starting", pid=record.pid, doing=record.doing)
     code = layout.setup_code.read_text().strip() if layout.setup_code.exists() else None
     return {
         **facts,

@@ -12,6 +12,7 @@ from shoal.core.schema import Int64, Schema, View
 from shoal.core.states import NodeState
 
 TOKEN_HEADER = "X-Shoal-Agent"
+INSTANCE_HEADER = "X-Shoal-Instance"
 BEAT_INTERVAL_S = 1.0
 STREAMS = ("log", "system", "metric")
 
@@ -28,6 +29,8 @@ class Launch(Schema):
     url: str
     server_file: str | None = None
     """On the server's own machine: where the present URL stands, should the server come back elsewhere."""
+    instance: str | None = None
+    """Id of the server's data directory: a server of another one does not take this agent's reports."""
     store_path: str | None = None
     """On the server's own machine: the store's directory, read without going through HTTP."""
     work_dir: str

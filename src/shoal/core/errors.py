@@ -16,6 +16,7 @@ ShoalError
 │   ├── DeviceMissing
 │   ├── NotAllowedNow
 │   ├── Fenced
+│   ├── WrongInstance
 │   ├── OutOfSequence
 │   ├── Corrupt
 │   └── StorageFull
@@ -145,6 +146,12 @@ class Fenced(Refused):
     """This attempt was replaced by a newer one; its writes are no longer accepted."""
 
     code = "fenced"
+
+
+class WrongInstance(Refused):
+    """This is another server than the one that was meant: its address was taken over, or its data directory is a copy."""
+
+    code, http_status = "wrong_instance", 421
 
 
 class OutOfSequence(Refused):

@@ -77,6 +77,9 @@ class JobSpec(Schema):
     """Higher runs first, and may make lower ones save and wait; equal ones share, then go in order of submission."""
     time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
     """Of running, over all attempts. A job that has one may start ahead of its turn where it delays nobody."""
+    stall_timeout_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
+    """Seconds without a line, a metric or a step after which an attempt is ended and started again. 0: never. None: after the
+    server's limit, and only where its ranks demonstrably hang."""
     expected_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
     """How long it is likely to run, if known; nothing is stopped because of it."""
     batch: str | None = None

@@ -234,6 +234,8 @@ class SecretView(View):
     name: str
     created_at: Utc
     updated_at: Utc
+    readable: bool = True
+    """False for one that was encrypted with a secret.key the server has no more: set it again."""
 
 
 class RegistryConnect(Schema):

@@ -47,8 +47,18 @@ class Layout:
 
     @property
     def server_file(self) -> Path:
-        """{pid, url, boot_id, created}: present while a server runs (or died without saying so)."""
+        """{pid, url, boot_id, create_time, instance, place}: present while a server runs (or died without saying so)."""
         return self.server_dir / "server.json"
+
+    @property
+    def starting_file(self) -> Path:
+        """The same without a URL, and what the server is doing: present while it starts."""
+        return self.server_dir / "starting.json"
+
+    @property
+    def instance_file(self) -> Path:
+        """{id, dev, ino, path, host}: the identity of this data directory. A copy of it gets another when it is first started."""
+        return self.server_dir / "instance.json"
 
     @property
     def server_lock(self) -> Path:
@@ -168,6 +178,9 @@ class ServerSettings:
     """Seconds an attempt of a job with --grow runs at least before it is saved and started again with more nodes."""
     stall_s: float = 300.0
     """Seconds without a line, a metric or a step after which a running job's stacks are gathered; 0 never does."""
+    stall_timeout_s: float = 3600.0
+    """Seconds without a line, a metric or a step after which an attempt whose ranks demonstrably do nothing is ended and started again; sooner
+    where they wait for one that hangs. A job's own --stall-timeout goes before. 0 never does."""
     preflight_after_h: float = 1.0
     """Hours a job may run, by its time limit or as expected, before it is tried by a preflight first; jobs over one node always are. 0: none is."""
     preflight_limit_s: float = 300.0

@@ -90,6 +90,9 @@ class Engines(Engine):
     def waits(self, attempt_id: str) -> str | None:
         return next((why for _, engine in self._all() if (why := engine.waits(attempt_id))), None)
 
+    def last_word(self, attempt_id: str, node: int) -> str | None:
+        return next((word for _, engine in self._all() if (word := engine.last_word(attempt_id, node))), None)
+
     def salvage(self, attempt_id: str, node: int) -> None:
         for _, engine in self._all():
             if engine.status(attempt_id, node) is not AgentState.UNKNOWN:

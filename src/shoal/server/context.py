@@ -25,6 +25,7 @@ from shoal.server.pool import Pool
 from shoal.server.scheduler.memory import QueueMemory
 from shoal.server.services.lease_keys import Keyring
 from shoal.server.services.vault import Vault
+from shoal.server.stalls import Stalls
 from shoal.server.swarm_keepers import Keepers
 from shoal.store.blobstore import BlobStore
 
@@ -41,12 +42,15 @@ class Context:
     engine: Engines
     live: Live
     loops: Loops = field(default_factory=Loops)
+    instance: str = ""
+    """Id of the data directory, which a copy of it does not share; empty where agents are not asked whom they mean."""
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)
     meter: Meter = field(default_factory=Meter)
     pool: Pool = field(default_factory=Pool)
     orders: Orders = field(default_factory=Orders)
+    stalls: Stalls = field(default_factory=Stalls)
     gateway: Gateway = field(default_factory=Gateway)
     attached: Attached = field(default_factory=Attached)
     labs: Labs = field(default_factory=Labs)

@@ -16,8 +16,8 @@ from fastapi import Depends, FastAPI, Request
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from shoal.core.agents import TOKEN_HEADER
-from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn
+from shoal.core.agents import INSTANCE_HEADER, TOKEN_HEADER
+from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn, WrongInstance
 from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
@@ -127,7 +127,9 @@ class AgentOnly(Policy):
         self.phase = phase
 
     def __call__(self, request: Request, ctx: Ctx) -> AgentIdentity:
-        token = request.headers.get(TOKEN_HEADER, "")
+        token, meant = request.headers.get(TOKEN_HEADER, ""), request.headers.get(INSTANCE_HEADER)
+        if meant and ctx.instance and meant != ctx.instance:
+            raise WrongInstance()
         with ctx.db.read() as session:
             row = session.execute(
                 select(Attempt, Node)

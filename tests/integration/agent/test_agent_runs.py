@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import Corrupt
 from shoal.testing.agent_gang import Gang
 from shoal.testing.patience import patient
 
@@ -230,6 +231,18 @@ def test_an_agent_the_server_does_not_want_leaves(gang: Callable[..., Gang]) -> 
     done = subprocess.run(["python", "-m", "shoal.agent", str(path)], timeout=patient(30), check=False)
     assert done.returncode == 4
     assert "join refused: forbidden" in (job.work_dir() / "agent.log").read_text()
+    known = json.loads((job.work_dir() / "result.json").read_text())
+    assert known["reason"].startswith("its agent could not join the server: ") and not known.get("delivered")
+
+
+def test_an_agent_whose_join_is_refused_says_why(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": "print(1)"}, start=False)
+    job.server.refusal = Corrupt("The secret 'wandb' cannot be decrypted.")
+    agent = job.start_node(0)
+    last = job.server.wait_final()
+    assert agent.wait(30) == 4
+    assert (last.exit_code, last.told) == (1, False)
+    assert last.reason == "its agent could not join the server: The secret 'wandb' cannot be decrypted."
 
 
 def test_progress_and_system_samples_are_reported(gang: Callable[..., Gang]) -> None:

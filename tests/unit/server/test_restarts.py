@@ -51,3 +51,8 @@ def test_a_machine_that_does_not_give_the_promised_device_is_left_for_another():
     verdict = judge(failure(Cause.ERROR, f"this worker has a cuda slot, but … {ELSEWHERE} (--exclude MACHINE)"))
     assert verdict.restart
     assert not judge(failure(Cause.ERROR, "this worker has a cuda slot, but torch 2.13.0+cpu is a CPU build.")).restart
+
+
+def test_a_refused_join_is_final_and_not_called_a_matter_of_the_environment():
+    verdict = judge(failure(Cause.SETUP, "its agent could not join the server: The secret 'x' cannot be decrypted."))
+    assert (verdict.restart, verdict.why) == (False, "trying again would not help")

@@ -20,11 +20,12 @@ async def health(ctx: Ctx) -> dict[str, Any]:
 
     `status` is always "ok": the server lives. `health` is "ok" or "degraded"; then `problems` names each part that is not
     well: a background loop that fails, is late or dead, the database, the disk. What exactly went wrong is told by a private
-    server only; on a shared one it is in the log and on the admin's page.
+    server only; on a shared one it is in the log and on the admin's page. `instance` identifies its data directory.
     """
     problems = [_told(ctx, problem) for problem in ctx.loops.problems()]
     health = "degraded" if problems else "ok"
-    return {"status": "ok", "version": __version__, "private": ctx.private, "health": health, "problems": problems}
+    known = {"version": __version__, "private": ctx.private, "instance": ctx.instance}
+    return {"status": "ok", **known, "health": health, "problems": problems}
 
 
 def _told(ctx: Context, problem: Problem) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.agent.wire import JOIN_REFUSED
 from shoal.core.agents import Launch
 from shoal.core.errors import Refused, ShoalError
 from shoal.core.ids import new_id
@@ -188,6 +189,7 @@ class Scheduler:
             node=index,
             url=machine.url or self.url,
             server_file=None if away else str(layout.server_file),
+            instance=self.ctx.instance or None,
             hide=[str(path) for path in dict.fromkeys([*layout.private_paths(), *there.private_paths()])],
             store_path=None if away or self.ctx.settings.store else str(layout.store_dir),
             work_dir=str(there.nodes_dir / f"{attempt.id}.{index}"),
@@ -242,7 +244,8 @@ class Scheduler:
         since = self._gone_since.setdefault(key, time.monotonic())
         self.ctx.engine.salvage(*key)
         if max(time.monotonic() - since, silent) > lease:
-            self._lose(node.attempt_id, [node.index], "its agent died")
+            word = self.ctx.engine.last_word(*key) or ""
+            self._lose(node.attempt_id, [node.index], word if word.startswith(JOIN_REFUSED) else "its agent died")
             self._gone_since.pop(key, None)
 
     def _lose(self, attempt_id: str, indexes: range | list[int], reason: str, *, told: bool = False) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.agent.wire import JOIN_REFUSED
 from shoal.core.faults import classify
 
 
 class Cause(StrEnum):
     SIGNAL = "signal"
     LOST = "lost"
+    STALLED = "stalled"
+    """It ran without getting anywhere, and was ended by the server."""
     ERROR = "error"
     """The script ended with a non-zero code by itself."""
     SETUP = "setup"
@@ -42,7 +45,9 @@ class Verdict:
 def judge(failure: Failure) -> Verdict:
     used = 0 if failure.progressed else failure.restarts_used
     if failure.cause is Cause.SETUP:
-        return Verdict(restart=False, restarts_used=used, why="the environment could not be prepared")
+        is_refusal = failure.reason.startswith(JOIN_REFUSED)
+        why = "trying again would not help" if is_refusal else "the environment could not be prepared"
+        return Verdict(restart=False, restarts_used=used, why=why)
     if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
         return Verdict(
             restart=False, restarts_used=used, why="the script ended with an error; trying again would not help"

@@ -120,6 +120,17 @@ def fence(session: Session, job: Job, attempt: Attempt) -> None:
         )
 
 
+def give_up(session: Session, attempt_id: str, reason: str) -> None:
+    """End an attempt that runs but gets nowhere: its nodes kill their workers, then the restart rules decide."""
+    attempt = session.get_one(Attempt, attempt_id)
+    if attempt.fenced or attempt.state == AttemptState.ENDED:
+        return
+    job = session.get_one(Job, attempt.job_id)
+    attempt.reason = reason
+    tell(session, job, "stalled", f"attempt {attempt.number} is ended: {reason}", attempt=attempt.number)
+    fence(session, job, attempt)
+
+
 def nodes_of(session: Session, attempt: Attempt) -> list[Node]:
     return list(session.scalars(select(Node).where(Node.attempt_id == attempt.id).order_by(Node.index)))
 
@@ -168,7 +179,8 @@ def _make_way(session: Session, job: Job, attempt: Attempt) -> None:
 
 
 def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> None:
-    attempt.result, attempt.reason = "failed", describe(root)
+    is_stalled = attempt.reason is not None  # by `give_up`; how its killed workers ended says nothing
+    attempt.result, attempt.reason = "failed", attempt.reason or describe(root)
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
     mine = select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number)
@@ -177,7 +189,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
     job.best_step = max(step, job.best_step)
     verdict = judge(
         Failure(
-            cause=_cause(root, attempt),
+            cause=Cause.STALLED if is_stalled else _cause(root, attempt),
             reason=root.reason or "",
             progressed=progressed,
             restarts_used=job.restarts_used,

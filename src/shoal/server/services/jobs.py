@@ -24,6 +24,7 @@ from shoal.server.models.people import Secret
 from shoal.server.policy import Access
 from shoal.server.services import budgets, devices, engine_queue, find, preflight_reports, quotas, runs, stacks, views
 from shoal.server.services.events import move, tell
+from shoal.server.services.secrets import open_secrets
 from shoal.store.manifest import dump_manifest
 
 
@@ -67,6 +68,7 @@ def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
         source = find.source(session, access, spec.source_id)
         _check_secrets(session, access, spec)
         mounts = inputs(session, access, spec)
+    open_secrets(ctx, access.workspace_id, spec.secrets)  # one that cannot be read would only fail the job later
     check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
     return Checked(source, mounts)
 

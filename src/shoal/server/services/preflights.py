@@ -34,7 +34,7 @@ _UNWANTED = "its preflight is no longer wanted"
 _FORGOTTEN_S = 120.0
 """Nobody has asked how it goes: whoever started it was killed, or has closed the page."""
 _LEAVES_S = 5.0
-_NOT_TRIED = ("grow", "expected_s", "batch", "budget", "keep_last", "keep_best", "launcher")
+_NOT_TRIED = ("grow", "expected_s", "stall_timeout_s", "batch", "budget", "keep_last", "keep_best", "launcher")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 

@@ -38,6 +38,7 @@ _SPEC = {
     "max_restarts": "Restarts",
     "priority": "Priority",
     "time_limit_s": "Time limit (s)",
+    "stall_timeout_s": "Stall timeout (s)",
     "budget": "Budget",
     "keep_last": "Checkpoints kept",
     "keep_best": "Best kept by",
