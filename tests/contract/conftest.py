@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from shoal.testing.leaks import keep
+
 _SERVER = """
 import logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)
 from werkzeug.serving import make_server
@@ -25,6 +27,7 @@ def s3_port() -> Iterator[int]:
     child = subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
+    keep(child.pid)
     try:
         assert child.stdout is not None
         port = child.stdout.readline().strip()

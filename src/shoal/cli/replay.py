@@ -118,7 +118,7 @@ def replay_job(
 
 
 def _emulation(on: bool) -> dict[str, str]:
-    from shoal.agent.runtime import EMULATE_CUDA
+    from shoal.core.device_promise import EMULATE_CUDA
 
     return {EMULATE_CUDA: "1"} if on else {}
 

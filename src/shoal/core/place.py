@@ -35,8 +35,8 @@ def is_copied_node(directory: Path) -> bool:
     signature, launch = _read(directory / "agent.json"), _read(directory / "launch.json")
     if "place" in signature:
         return not is_own(signature, directory)
-    with suppress(OSError, TypeError):
-        return not Path(launch.get("work_dir", "")).samefile(directory)
+    with suppress(OSError):  # an agent of 0.1 has no mark
+        return bool(launch.get("work_dir")) and not Path(launch["work_dir"]).samefile(directory)
     return False
 
 

@@ -80,4 +80,5 @@ def holds_state() -> ColumnElement[bool]:
 
 def is_of_output() -> ColumnElement[bool]:
     """Of a checkpoint: the script wrote it to the output directory, where it means to keep it."""
-    return Checkpoint.facts["place"].as_string().is_distinct_from("workdir")
+    told: ColumnElement[str] = Checkpoint.facts["place"].as_string()
+    return told.is_distinct_from("workdir")

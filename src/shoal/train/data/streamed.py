@@ -69,7 +69,10 @@ def cut_evenly(stream: Stream, deal: Deal) -> Iterator[Cut]:
         left_over = 0 if ahead.has(2) else ahead.length - end
         if _is_lonely(deal, samples, ahead):
             return
-        if len(samples) < deal.batch_size or not 0 < left_over < deal.world_size:
+        if len(samples) < deal.batch_size:  # the last batch; ranks before this one may have a sample more in it
+            yield Cut(deal.round_end(ahead.length - 1), samples)
+            continue
+        if not 0 < left_over < deal.world_size:
             yield Cut(end, samples)
             continue
         if len(samples) > 1:
