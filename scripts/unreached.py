@@ -1,6 +1,6 @@
 """Runs tests under coverage, in all processes they start, and lists the modules that nothing reaches.
 
-    ./scripts/test coverage [pytest arguments; default: tests]
+./scripts/test coverage [pytest arguments; default: tests]
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def report(found: dict[str, object]) -> None:
         if summary["num_statements"] > 3 and summary["percent_covered"] < 10
     )
     print(f"\nlines reached: {found['totals']['percent_covered']:.1f} % in {len(files)} modules")
-    print("\n".join(f"hardly reached: {name} ({share:.0f} %)" for share, name in unreached) or "every module is reached")
+    print(
+        "\n".join(f"hardly reached: {name} ({share:.0f} %)" for share, name in unreached) or "every module is reached"
+    )
 
 
 if __name__ == "__main__":

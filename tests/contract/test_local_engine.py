@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -154,3 +155,16 @@ def test_slots_are_half_the_cores_unless_set(tmp_path):
     if machine.kind == "cpu":
         assert machine.slots == max(1, (os.cpu_count() or 1) // 2)
     assert LocalEngine(tmp_path, slots=7).capacity()[0].slots == 7
+
+
+def test_the_engine_of_a_copied_directory_leaves_the_agents_of_the_original_alone(engine, gang, tmp_path, python):
+    engine.start(gang)
+    eventually(lambda: engine.adopt() == {gang.attempt_id})
+    before = {process.pid for process in stand_ins_of(tmp_path)}
+    shutil.copytree(tmp_path / "nodes", tmp_path / "copied-home" / "nodes")
+    copied = LocalEngine(tmp_path / "copied-home" / "nodes", slots=4, python=python)
+    assert copied.adopt() == set()
+    assert copied.status(gang.attempt_id, 0) is AgentState.GONE
+    copied.salvage(gang.attempt_id, 0)
+    copied.cancel(gang.attempt_id)
+    assert {process.pid for process in stand_ins_of(tmp_path)} == before

@@ -152,6 +152,6 @@ def test_a_stopped_job_is_resumed_where_it_was(server, job):
     """The last test of the file: it ends the job."""
     run = server.cli("training", "resume", job, "-f")
     assert run.stdout.splitlines() == ["start 20", "saved 30"]
-    assert "goes on from checkpoint-20 (step 20)" in run.stderr
+    assert "is given checkpoint-20 (step 20)" in run.stderr
     assert [c["step"] for c in server.json("training", "checkpoints", job)] == [10, 20, 30]
     assert "only stopped and failed jobs" in server.cli("training", "resume", job, check=4).stderr

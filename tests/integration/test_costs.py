@@ -14,7 +14,7 @@ SAVES = """
 import os, pathlib, signal, sys, time
 def save(*_):
     folder = pathlib.Path(os.environ["OUTPUT_DIR"], "checkpoint-7")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.bin").write_bytes(b"w" * 1000)
     (folder / "trainer_state.json").write_text('{"global_step": 7}')
     sys.exit(143)

@@ -2,9 +2,15 @@
 
 import os
 import subprocess
+import time
+from contextlib import suppress
 
 import pytest
+from sqlalchemy import text
 
+from shoal.core.errors import StorageFull
+from shoal.server.db import Database
+from shoal.server.reserve import Reserve
 from shoal.testing.live import live_server
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -40,3 +46,88 @@ def test_a_full_disk_refuses_new_work_and_recovers_by_itself(small_disk, code):
         run = server.cli("training", "run", "after", "--dir", str(folder), "-f", "--", "train.py")
         assert "ran" in run.stdout
         assert {j["status"] for j in server.json("training", "list")} == {"succeeded"}
+
+
+_FILLS_THE_DISK = """
+import time
+with open("filler", "wb", buffering=0) as file:
+    while True:
+        try:
+            file.write(bytes(65536))
+        except OSError:
+            print("full", flush=True)
+            time.sleep(0.2)
+"""
+
+
+def test_a_job_that_fills_the_disk_is_named_and_can_be_stopped_and_deleted(small_disk, code):
+    folder = code({"train.py": _FILLS_THE_DISK})
+    with live_server(small_disk / "home") as server:
+        server.cli("training", "run", "hog", "--dir", str(folder), "--", "train.py")
+        deadline = time.monotonic() + 120
+        while "disk" not in [p["name"] for p in server.json("server", "status")["problems"]]:
+            assert time.monotonic() < deadline, server.json("training", "inspect", "hog")
+            time.sleep(0.2)
+        (folder / "data.bin").write_bytes(os.urandom(3_000_000))
+        refused = server.cli("training", "run", "during", "--dir", str(folder), "--", "train.py", check=4)
+        assert "job 'hog'" in refused.stderr and "shoal training stop hog" in refused.stderr
+        server.cli("training", "stop", "hog")
+        server.cli("training", "wait", "hog", check=None)
+        found = server.json("training", "inspect", "hog")
+        assert found["status"] == "stopped"
+        assert "disk_full" in [e["kind"] for e in found["events"]]
+        server.cli("training", "delete", "hog", "--yes")
+        assert server.json("training", "list") == []
+        (folder / "train.py").write_text("print('ran')")
+        deadline = time.monotonic() + 120
+        while server.json("server", "status")["problems"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert "ran" in server.cli("training", "run", "after", "--dir", str(folder), "-f", "--", "train.py").stdout
+
+
+def test_the_reserve_lets_essential_writes_through_and_comes_back_with_room(small_disk):
+    """Real SQLite on a real full disk: what fills it goes on taking every byte that becomes free."""
+    reserve = Reserve(small_disk / "reserve", 8 << 20)
+    reserve.open()
+    database = Database(small_disk / "x.db")
+    database.reserve = reserve
+    table = "CREATE TABLE t (n INTEGER PRIMARY KEY, body BLOB)"
+    database.write(lambda session: session.execute(text(table)) and None)
+
+    def insert(n, size):
+        statement = text("INSERT INTO t VALUES (:n, :body)")
+        return lambda session: session.execute(statement, {"n": n, "body": bytes(size)}) and n
+
+    def fill():
+        with (small_disk / "filler").open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(65536))
+            except OSError:
+                pass
+
+    try:
+        fill()
+        with pytest.raises(StorageFull):
+            for n in range(1000):
+                database.write(insert(n, 500_000))
+        assert reserve.is_held and database.disk_problem() is not None
+        assert database.write(insert(5000, 400_000), essential=True) == 5000
+        assert not reserve.is_held
+        fill()
+        assert database.write(insert(5001, 400_000), essential=True) == 5001  # nobody else could take the rest of it
+        with pytest.raises(StorageFull):
+            database.write(insert(5002, 10))
+        (small_disk / "filler").unlink()
+        deadline = time.monotonic() + 60
+        while not reserve.is_held:
+            assert time.monotonic() < deadline
+            with suppress(StorageFull):
+                database.write(insert(6000 + time.monotonic_ns() % 10**9, 10))
+        assert database.disk_problem() is None
+        with database.read() as session:
+            kept = set(session.scalars(text("SELECT n FROM t")))
+        assert {5000, 5001} <= kept and 5002 not in kept
+    finally:
+        database.close()

@@ -91,7 +91,7 @@ def test_a_shell_inside_a_running_job_sees_what_its_workers_see(server, code):
     server.cli("training", "run", "long", "--env", "COLOUR=blue", "--", "train.py", cwd=source)
     server.wait_for("long", lambda job: job.status == "running")
     eventually(lambda: any("began" in line["text"] for line in server.logs("long")))
-    look = "echo $COLOUR $RANK; ls made-by-the-job; ls -d /output-checkpoint; ps ax | grep -c train.py"
+    look = "echo $COLOUR $SHOAL_RANK; ls made-by-the-job; ls -d /output-checkpoint; ps ax | grep -c train.py"
     done = server.cli("training", "attach", "long", "--", look)
     words = done.stdout.split()
     assert words[:4] == ["blue", "0", "made-by-the-job", "/output-checkpoint"], done

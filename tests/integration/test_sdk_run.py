@@ -40,6 +40,17 @@ ENDS = {
     "falls off the end": ("", 0, "finished"),
     "exits with 0": ("sys.exit(0)", 0, "finished"),
     "exits with 3": ("sys.exit(3)", 3, "failed"),
+    "calls exit": ("exit(1)", 1, "failed"),
+    "calls quit with a message": ("quit('no data')", 1, "failed"),
+    "calls exit with nothing": ("exit()", 0, "finished"),
+    "catches its exit": ("try: sys.exit(3)\nexcept SystemExit: pass", 0, "finished"),
+    "exits in a thread": (
+        "import threading; t = threading.Thread(target=sys.exit, args=[3]); t.start(); t.join()",
+        0,
+        "finished",
+    ),
+    "raises SystemExit before its target": ("run.aim(2)\nraise SystemExit(1)", 1, "stopped"),
+    "raises SystemExit at its target": ("run.aim(1)\nraise SystemExit(0)", 0, "finished"),
     "raises": ("raise RuntimeError('boom')", 1, "failed"),
     "is killed by a signal it asked for": (
         "import os, signal; os.kill(os.getpid(), signal.SIGTERM)\nwhile True: run.step(loss=1.0)",

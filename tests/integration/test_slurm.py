@@ -37,7 +37,7 @@ dist.destroy_process_group()
 """
 HOLDS = """
 import os, signal, time
-print("up", os.environ["RANK"], sorted(k for k in os.environ if k.startswith("SLURM")), flush=True)
+print("up", os.environ["SHOAL_RANK"], sorted(k for k in os.environ if k.startswith("SLURM")), flush=True)
 signal.signal(signal.SIGTERM, lambda *_: (signal.signal(signal.SIGTERM, signal.SIG_IGN), print("told", flush=True), os._exit(0)))
 while not os.path.exists(os.environ["UNTIL"]):
     time.sleep(0.05)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,26 @@ for x, y in run.loop(loader, max_steps=1000):
     scheduler.step()
 run.finish()
 """
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+UNSEEDED = """
+import torch, shoal
+torch.set_num_threads(1)
+loss_function = torch.nn.functional.mse_loss
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+data = torch.utils.data.TensorDataset({x}, torch.arange(24.0).view(24, 1) / 24)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+"""
+
+
+def five_lines():
+    """The loop of README's first screen, with its five lines put in."""
+    diff = README.partition("```diff\n")[2].partition("```")[0]
+    lines = [line for line in diff.splitlines() if not line.startswith("-")]
+    assert sum(line.startswith("+") for line in lines) == 4 and len(lines) == 6
+    return "\n".join(line[2:] for line in lines)
 
 
 @pytest.fixture
@@ -90,6 +111,21 @@ def test_what_a_script_forgets_is_caught_and_the_first_weight_it_changes_is_name
     assert first["file"] == "model.pt" and first["where"] == "0.weight" and first["max_difference"] > 0
     assert certificate["first_metric"]["step"] == 4 and certificate["first_metric"]["name"] == "loss"
     assert certificate["sample_order"] == {"checked": True, "difference": None}
+
+
+def test_the_five_lines_of_the_readme_are_exact_without_a_seed(verify):
+    script = UNSEEDED.format(x="torch.arange(96.0).view(24, 4) / 96") + five_lines()
+    status, certificate, err = verify(script, "--steps", "4", "--more", "5")
+    assert status == 0 and certificate["bit_exact"], err
+    [remark] = certificate["remarks"]
+    assert "sets no seed for" in remark and "torch" in remark
+
+
+def test_what_a_script_without_a_seed_draws_before_it_trains_is_a_remark(verify):
+    script = UNSEEDED.format(x="torch.randn(24, 4)") + five_lines()
+    status, certificate, err = verify(script, "--steps", "4", "--more", "5")
+    assert status == 0 and certificate["bit_exact"], err
+    assert any("draws something before run.prepare" in remark for remark in certificate["remarks"])
 
 
 def test_a_script_without_the_sdk_is_told_so(verify):

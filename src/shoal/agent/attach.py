@@ -33,7 +33,8 @@ class WayIn:
         (folder / LEASE_SOCKET).unlink(missing_ok=True)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(worker)],
-            env=_env(worker) | {SERVER_ENV: str(order["server"]), "SHOAL_SPOOL": str(folder)},
+            # Not the worker's environment yet: PYTHONPATH or LD_PRELOAD of the job would run its code out here.
+            env={**os.environ, SERVER_ENV: str(order["server"]), "SHOAL_SPOOL": str(folder)},
             stdin=subprocess.DEVNULL,
         )
         self._tunnel = Tunnel(launch, order, folder)
@@ -71,6 +72,7 @@ def _env(pid: int) -> dict[str, str]:
 
 def main(pid: int) -> None:
     inner.prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    env = _env(pid) | {name: os.environ[name] for name in (SERVER_ENV, "SHOAL_SPOOL")}
     flags = namespaces.differing(pid)
     folder = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115
     inside = _pid_inside(pid)
@@ -82,7 +84,7 @@ def main(pid: int) -> None:
     if flags:
         namespaces.lower_to(inside)
     os.chdir(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "shoal.agent.lease_server"])  # noqa: S606
+    os.execve(sys.executable, [sys.executable, "-m", "shoal.agent.lease_server"], env)  # noqa: S606
 
 
 def _pid_inside(pid: int) -> int:

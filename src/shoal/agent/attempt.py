@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.agent import preflight, runtime
 from shoal.agent.commands import Commands
-from shoal.agent.inputs import Chunks, clear, fetch_mount, lay_out, source_key, write_source
+from shoal.agent.inputs import CHECKPOINT, Chunks, clear, fetch_mount, lay_out, source_key, write_source
 from shoal.agent.limits import set_limits
 from shoal.agent.lines import Redactor
 from shoal.agent.link import Link
@@ -19,18 +19,20 @@ from shoal.agent.logs import DEFAULT_RATE_KB_S, Capture
 from shoal.agent.node import LAUNCH, NotReady, WorkDir
 from shoal.agent.progress import ProgressReader
 from shoal.agent.reasons import explain, from_torchrun, last_error, refusal
-from shoal.agent.reporting import Beats, Every, Orders, Shipper
+from shoal.agent.reporting import Beats, Every, Orders
 from shoal.agent.run_reports import RunReports
 from shoal.agent.run_spool import LOOK_EVERY_S
-from shoal.agent.sandbox import SETTING, Bind, Mode, choose, forget, wrap
+from shoal.agent.sandbox import SETTING, Bind, Mode, Walls, choose, forget, wrap
+from shoal.agent.shipping import Shipper
 from shoal.agent.specs import specs
 from shoal.agent.spool import Spool
-from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.wire import PUT_BACK, JoinReply, Launch
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
 
 if TYPE_CHECKING:
     from shoal.agent.keeper import Keeper
     from shoal.agent.seed import Seed
+    from shoal.agent.workdir import Files, Workdir
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class Node:
             work, self._spools["metric"], link.another(), self._capture.say, Redactor(join.secrets.values())
         )
         self._beats = Beats(link, self._orders, self._report_progress)
-        self._shipper = Shipper(link.another(), self._spools)
+        self._shipper = Shipper(link.another(), self._spools, self._capture.say)
         self._regular = [Every(SYNC_EVERY_S, self._sync)]
         self._workers = Workers(self._capture)
         self._ranks = range(launch.node * join.accels, (launch.node + 1) * join.accels)
@@ -60,6 +62,12 @@ class Node:
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """The data of each mount; held, so that the cache keeps it."""
+        self._laid_out_ns = 0
+        """When the source was complete: what is newer in the working directory is the job's."""
+        self._present: dict[str, Files] = {}
+        """Checkpoints that were there before the workers started."""
+        self._said: list[str] = []
+        """What was put back."""
 
     def run(self) -> int:
         set_up_logging()
@@ -93,12 +101,15 @@ class Node:
             watch = None
         if watch is None:
             return ended(None, "stopped before it started", told=True)
-        self._beats.update(state="running", paths=self._mode.paths + self._also)
+        self._beats.update(state="running", paths=self._mode.paths + self._also, put_back=self._said)
         self._start_sampling()
         keeper = self._start_keeper()
         self._start_reports(keeper)
         self._watch(watch, keeper)
-        keeper.finish(all_well=watch.complete and not watch.lost_one)
+        try:
+            keeper.finish(all_well=watch.complete and not watch.lost_one)
+        except OSError as error:  # its output cannot be read; how its workers ended is known all the same
+            self._capture.say(f"[shoal] the last checkpoints could not be kept: {error}")
         return self._judge(watch)
 
     def _prepare(self) -> None:
@@ -110,17 +121,68 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         manifest = join.source or {"files": []}
         write_source(manifest, chunks, work.source)
+        self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.say) for m in join.mounts]
-        if (work.source / "requirements.txt").is_file():
-            from shoal.agent.environment import Builder, remove_unused
-
-            pip_env = runtime.base_env(os.environ) | {
-                k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
-            }
-            builder = Builder(cache, launch.python, self._capture.say, lambda: self._orders.any)
-            self._python = builder.interpreter(work.source, pip_env, source_key(manifest))
-            remove_unused(cache)
         self._mode = choose(cache)
+        if (work.source / "requirements.txt").is_file():
+            self._python = self._build(source_key(manifest))
+        self._put_back(chunks)  # only now: what a job wrote must not decide what is installed
+
+    def _build(self, source: str) -> str:
+        """The interpreter with the packages of requirements.txt. `source` names the content of the source."""
+        from shoal.agent.environment import Builder, remove_unused
+
+        launch, join = self._launch, self._join
+        pip_env = runtime.base_env(os.environ) | {
+            k: v for k, v in (join.env | join.secrets).items() if k.startswith("PIP_")
+        }
+        builder = Builder(
+            Path(launch.cache_dir),
+            launch.python,
+            self._capture.say,
+            lambda: self._orders.any,
+            walls=self._walls(),
+            pip_cache=join.env.get("SHOAL_WORKSPACE", ""),
+            allow_torch_change=join.allow_torch_change,
+        )
+        found = builder.interpreter(self._work.source, pip_env, source)
+        remove_unused(Path(launch.cache_dir))
+        return found
+
+    def _walls(self) -> Walls:
+        """What this node's workers and builds do not see: the server's files, and those of other attempts."""
+        launch, work = self._launch, self._work
+        hide = [work.root / LAUNCH, *map(Path, launch.hide)]
+        keep = [work.root, Path(launch.cache_dir), Path(launch.python).parents[1]]
+        if launch.server_file:
+            server = Path(launch.server_file).parent  # its keys and database are next to it
+            hide += [] if work.root.is_relative_to(server) else [server]
+        return Walls(self._mode, hide, keep)
+
+    def _put_back(self, chunks: Chunks) -> None:
+        """Put checkpoints of earlier attempts where the script wrote them, and note what is there before it starts."""
+        join, work = self._join, self._work
+        if not join.put_back:
+            return
+        from shoal.agent.keeper import listed
+        from shoal.agent.put_back import Donor, put_back
+
+        given = next((i for i, m in enumerate(join.mounts) if m.path == CHECKPOINT), None)
+        donor = (
+            None if given is None else Donor(self._uses[given].path, chunks.manifest(join.mounts[given].manifest_id))
+        )
+        self._said = put_back(join.put_back, work, chunks, donor, self._capture.say)
+        self._present = {one.name: one.files for one in listed(work.root / "output-checkpoint", self._workdir())}
+
+    def _workdir(self) -> Workdir | None:
+        """Return where to look for checkpoints beside the output directory; None if nobody wants that."""
+        join = self._join
+        if join.env.get(PUT_BACK) == "0" or preflight.is_one(join) or runtime.is_session(join.entry):
+            return None
+        from shoal.agent.workdir import Workdir
+
+        source = {file["path"] for file in (join.source or {"files": []})["files"]}
+        return Workdir(self._work.source, source, self._laid_out_ns)
 
     def _launch_workers(self) -> int:
         """Start them; returns how many processes there are to watch."""
@@ -140,25 +202,20 @@ class Node:
         launch, work = self._launch, self._work
         mounts = [(m, use.path) for m, use in zip(self._join.mounts, self._uses, strict=True)]
         binds = lay_out(work.root, launch.job_id, mounts, mounted=self._mode is not Mode.REWRITE)
-        hide = [work.root / LAUNCH, *map(Path, launch.hide)]
-        if launch.server_file:
-            # The server's keys and database are next to it.
-            hide.append(Path(launch.server_file).parent)
-        needed = [work.root, Path(launch.cache_dir)]
-        hide = [h for h in hide if not any(n.is_relative_to(h) for n in needed)]
         todo = specs(launch, self._join, work, self._python, binds, self._mode, self._capture)
-        if not self._start_warm(todo, binds, hide):
-            self._workers.start(todo, work.source, **self._surroundings(binds, hide))
+        if not self._start_warm(todo, binds):
+            self._workers.start(todo, work.source, **self._surroundings(binds))
         return len(todo)
 
-    def _surroundings(self, binds: list[Bind], hide: list[Path]) -> dict[str, Any]:
+    def _surroundings(self, binds: list[Bind]) -> dict[str, Any]:
+        walls = self._walls()
         return {
-            "wrap": lambda argv: wrap(argv, self._mode, binds, hide),
+            "wrap": lambda argv: wrap(argv, walls.mode, binds, walls.hide, walls.keep),
             "reap": self._mode is not Mode.BWRAP_PID,
             "env": runtime.base_env(os.environ) | runtime.marks(self._launch),
         }
 
-    def _start_warm(self, todo: list[Spec], binds: list[Bind], hide: list[Path]) -> bool:
+    def _start_warm(self, todo: list[Spec], binds: list[Bind]) -> bool:
         """Where we have a preloaded interpreter, and it may be used."""
         if self._seed is None:
             return False
@@ -169,7 +226,7 @@ class Node:
         if why is None:
             workers = WarmWorkers(self._capture, seed, runtime.marks(self._launch))
             try:
-                workers.start(todo, self._work.source, **self._surroundings(binds, hide))
+                workers.start(todo, self._work.source, **self._surroundings(binds))
                 self._workers, self._also = workers, ", warm"
                 return True
             except LaunchFailed as error:
@@ -218,7 +275,7 @@ class Node:
 
     def _blame(self, local: int, code: int) -> tuple[int | None, int]:
         """(rank, exit code) of the worker at fault; torchrun names it in its own output."""
-        if self._join.launcher == "torchrun" and self._join.world_size > 1:
+        if self._join.launcher == "torchrun":
             found = from_torchrun(self._capture.tail(None, "sys"))
             if found:
                 return found
@@ -228,19 +285,27 @@ class Node:
         """Tell how it ended, ship what is left, say goodbye; for as long as it takes."""
         for task in self._regular:
             task.stop()
-        self._reports.last_look()
-        self._capture.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
-        self._work.result = result = preflight.told(self._work, self._join, result, self._capture.redact)
+        self._reports.last_look(None if result["told"] else result["exit_code"], result["reason"])
+        self._capture.close()
+        result = preflight.told(self._work, self._join, result, self._capture.redact)
+        self._note_result(result)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
         delivered = deliver(self._beats, self._shipper, self._reports, deadline)
         if delivered:
-            self._work.result = {**result, "delivered": True}
+            self._note_result({**result, "delivered": True})
             clear(self._work.tmp)
             clear(self._work.root / "input")
         return 0 if delivered else 5
+
+    def _note_result(self, result: dict[str, Any]) -> None:
+        """For a salvage. On a full disk it cannot be kept, which must not keep the server from hearing it."""
+        try:
+            self._work.result = result
+        except OSError as error:
+            logger.warning("how the node ended is not on its disk: %s", error)
 
     def _start_sampling(self) -> None:
         from shoal.agent import inventory
@@ -256,15 +321,25 @@ class Node:
     def _start_keeper(self) -> Keeper:
         from shoal.agent.keeper import Keeper
 
-        output, node = preflight.out(self._work, self._join), self._launch.node
-        keeper = Keeper(output, self._link.another(), self._capture.say, self._note_kept, node=node)
+        keeper = Keeper(
+            preflight.out(self._work, self._join),
+            self._link.another(),
+            self._capture.say,
+            self._note_kept,
+            node=self._launch.node,
+            workdir=self._workdir(),
+            present=self._present,
+        )
         keeper.start()
         return keeper
 
     def _note_kept(self, name: str) -> None:
         """For a worker that waits until a checkpoint is safe."""
-        with (self._work.spool("sdk") / "kept").open("a") as file:
-            file.write(f"{name}\n")
+        try:
+            with (self._work.spool("sdk") / "kept").open("a") as file:
+                file.write(f"{name}\n")
+        except OSError as error:
+            logger.warning("that checkpoint %s is safe cannot be noted: %s", name, error)
 
     def _start_reports(self, keeper: Keeper) -> None:
         self._reports.on_checkpoint = keeper.nudge

@@ -16,7 +16,7 @@ OWN = "shoal.json"
 """The SDK writes it last; it lists every other file."""
 _MAX_JSON = 64 << 20
 _MAX_HEADER = 100 << 20
-_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _HALF_MADE = re.compile(r"(^|[._-])(tmp|temp|partial|incomplete|part)([._-]|$)|~$", re.IGNORECASE)
 _TRAIN_LOSS = ("loss", "train/loss", "train_loss", "training_loss", "training/loss")
 _EVAL_LOSS = (
@@ -30,8 +30,11 @@ _EVAL_LOSS = (
     "test_loss",
 )
 _STEP = re.compile(r"(\d+)\D*$")
-_LOG = re.compile(r"(offline-)?run-\d{8}_\d{6}-.*|debug[\w-]*\.log|(.*/)?events\.out\.tfevents\.[^/]*")
-"""What Weights & Biases and TensorBoard write into a directory they are given."""
+_LIGHTNING = re.compile(r"step=(\d{1,15})[^/]*\.ckpt(/|$)")
+_LOG = re.compile(
+    r"(offline-)?run-\d{8}_\d{6}-.*|debug[\w-]*\.log|(.*/)?events\.out\.tfevents\.[^/]*|version_\d+/(hparams\.yaml|metrics\.csv)"
+)
+"""What Weights & Biases, TensorBoard and Lightning's loggers write into a directory they are given."""
 _TEXT = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".log", ".py")
 
 
@@ -67,7 +70,7 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
     step = (state or {}).get("global_step")
     if not isinstance(step, int):
         match = _STEP.search(name)
-        step = int(match[1]) if match and len(match[1]) <= 15 else None
+        step = int(match[1]) if match and len(match[1]) <= 15 else _lightning_step(files)
     architectures = (config or {}).get("architectures")
     model = architectures[0] if isinstance(architectures, list) and architectures else None
     if OWN in files and isinstance(own := _json(root / OWN), dict):
@@ -80,11 +83,16 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         "version": _text((config or {}).get("transformers_version")),
         "inference_ready": isinstance(model, str),
         "only_logs": bool(files) and all(_LOG.fullmatch(file) for file in files),
-        "only_text": all(file.lower().endswith(_TEXT) for file in files),
+        "only_text": all(file.lower().endswith(_TEXT) or _LOG.fullmatch(file) for file in files),
         "is_part": is_part(files),
         "lacks": lacking(root, files),
         "metrics": _metrics(history),
     }
+
+
+def _lightning_step(files: list[str]) -> int | None:
+    """Return the highest step among the file names that Lightning gives its checkpoints: epoch=1-step=20.ckpt."""
+    return max((int(match[1]) for file in files if (match := _LIGHTNING.search(file))), default=None)
 
 
 def _own_problem(root: Path, files: list[str]) -> str | None:

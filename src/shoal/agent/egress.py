@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.addresses import is_public
+from shoal.core.loops import accept_all
 from shoal.core.proxy import read_head
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Egress:
     def __init__(self, folder: Path):
         """Listens on a socket in `folder`, which the sandbox sees."""
         self._room = threading.BoundedSemaphore(_MAX_OPEN)
+        self._closed = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # By way of the folder's descriptor: the path itself may be longer than a socket's name can be.
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,20 +44,23 @@ class Egress:
         threading.Thread(target=self._accept, name="egress", daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._room.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(client,), name="egress", daemon=True).start()
-            else:
-                client.close()
+        accept_all(self._listener, self._serve_apart, self._closed)
+
+    def _serve_apart(self, client: socket.socket) -> None:
+        if not self._room.acquire(blocking=False):
+            client.close()
+            return
+        try:
+            threading.Thread(target=self._serve, args=(client,), name="egress", daemon=True).start()
+        except RuntimeError:  # the system gives no more threads
+            self._room.release()
+            raise
 
     def _serve(self, client: socket.socket) -> None:
         with client:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoal.agent import torch_kept
+from shoal.agent.inner import kill_below
 from shoal.agent.node import NotReady
+from shoal.agent.sandbox import Mode, Walls, wrap_build
 
 REQUIREMENTS = "requirements.txt"
+_CONFLICT, _NO_SOLUTION = "The conflict is caused by:", "ERROR: ResolutionImpossible"
+"""What pip says before the reasons of a conflict, and what it ends with: the reasons are worth more."""
 KEEP_UNUSED_S = 30 * 86400.0
 _PIP_OPTIONS = ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--no-color"]
 _LOOK = """
@@ -56,10 +62,27 @@ class Stopped(Exception):
 
 
 class Builder:
-    """Finds or builds environments, saying what it does through `say`; `stopped` is looked at while it waits."""
+    """Finds or builds environments, saying what it does through `say`; `stopped` is looked at while it waits.
 
-    def __init__(self, cache_dir: Path, python: str, say: Callable[[str], None], stopped: Callable[[], bool]):
+    pip runs code of the packages it builds, so a build is confined by the `walls` of its job. It can write only to the new
+    environment, the source (setuptools builds in place) and a cache of pip's that belongs to `pip_cache`, a workspace:
+    what one workspace puts there must not be installed by another.
+    """
+
+    def __init__(
+        self,
+        cache_dir: Path,
+        python: str,
+        say: Callable[[str], None],
+        stopped: Callable[[], bool],
+        *,
+        walls: Walls = Walls(),  # noqa: B008
+        pip_cache: str = "",
+        allow_torch_change: bool = False,
+    ):
         self._envs, self._python, self._say, self._stopped = cache_dir / "envs", python, say, stopped
+        self._walls, self._keeps_torch = walls, not allow_torch_change
+        self._pip_cache = cache_dir / "pip" / hashlib.blake2b(pip_cache.encode(), digest_size=8).hexdigest()
 
     def interpreter(self, source: Path, env: Mapping[str, str], source_key: str) -> str:
         """The python for this source. `env` is what pip sees; `source_key` names the source's content."""
@@ -67,55 +90,95 @@ class Builder:
         if not requirements.is_file() or not _lines(requirements):
             return self._python
         version, folders = self._look()
-        home = self._envs / _key(requirements, env, source_key, [self._python, version, folders, _fingerprint(folders)])
+        torch = torch_kept.installed(folders) if self._keeps_torch else {}
+        runtime: list[object] = [self._python, version, folders, _fingerprint(folders), torch]
+        home = self._envs / _key(requirements, env, source_key, runtime)
         if (found := _ready(home)) is None:
             with self._locked(home.with_suffix(".lock")):
                 if (found := _ready(home)) is None:
-                    found = self._build(home, requirements, dict(env), folders)
+                    found = self._build(home, requirements, dict(env), folders, torch)
         return self._python if found == "runtime" else str(home / "venv/bin/python")
 
     def _look(self) -> tuple[list[int], list[str]]:
         if self._python == sys.executable:
             folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
             return list(sys.version_info[:3]), folders
-        done = subprocess.run([self._python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([self._python, "-I", "-c", _LOOK], capture_output=True, text=True, timeout=60, check=True)
         version, folders = json.loads(done.stdout)
         return version, folders
 
-    def _build(self, home: Path, requirements: Path, env: dict[str, str], folders: list[str]) -> str:
+    def _build(
+        self, home: Path, requirements: Path, env: dict[str, str], folders: list[str], torch: dict[str, str]
+    ) -> str:
+        """Build it, keeping these versions of torch."""
+        if problem := torch_kept.conflict(requirements, torch):
+            raise InstallFailed(problem)
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         if self._satisfied(requirements, env):
             return _mark_ready(home, "runtime")
         self._say(f"[shoal] installing {REQUIREMENTS}")
         started = time.monotonic()
-        venv = home / "venv"
-        has_pip = any((Path(f) / "pip").is_dir() for f in folders)
-        self._run(
-            [self._python, "-m", "venv", *(["--without-pip"] if has_pip else []), str(venv)], env, requirements.parent
-        )
-        _layer(venv, folders)
-        pip = [str(venv / "bin/python"), "-m", "pip", "install", *_PIP_OPTIONS, "-r", REQUIREMENTS]
-        self._run(pip, env | {"VIRTUAL_ENV": str(venv)}, requirements.parent)
+        venv = self._install(home, requirements, env, folders, torch)
+        if torch and (others := torch_kept.replaced(venv)):
+            raise InstallFailed(f"{REQUIREMENTS} would install {', '.join(others)}; {torch_kept.keeps(torch)}")
         self._say(f"[shoal] environment ready in {time.monotonic() - started:.1f} s")
         # The marker must not outlive the files it vouches for, should the machine lose power now.
         os.sync()
         return _mark_ready(home, "venv")
 
+    def _install(
+        self, home: Path, requirements: Path, env: dict[str, str], folders: list[str], torch: dict[str, str]
+    ) -> Path:
+        """The new virtual environment, with all that is asked for in it."""
+        venv, tmp = home / "venv", home / "tmp"
+        for folder in (venv, tmp, self._pip_cache):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        has_pip = any((Path(f) / "pip").is_dir() for f in folders)
+        # -I: a module of the source's own must not stand in for one that venv or pip imports.
+        self._run(
+            [self._python, "-I", "-m", "venv", *(["--without-pip"] if has_pip else []), str(venv)], env, home, [venv]
+        )
+        _layer(venv, folders)
+        pip = [str(venv / "bin/python"), "-I", "-m", "pip", "install", *_PIP_OPTIONS, "-r", REQUIREMENTS]
+        env |= {"VIRTUAL_ENV": str(venv)}
+        if self._walls.mode is not Mode.REWRITE:
+            env |= {"PIP_CACHE_DIR": str(self._pip_cache), "TMPDIR": str(tmp), "XDG_CACHE_HOME": str(tmp / "cache")}
+        if torch:
+            env |= _kept(home / "constraints.txt", torch, env)
+        try:
+            self._run(pip, env, requirements.parent, [venv, tmp, self._pip_cache, requirements.parent])
+        except InstallFailed as error:
+            raise InstallFailed(_with_hint(str(error), torch)) from None
+        shutil.rmtree(tmp, ignore_errors=True)
+        return venv
+
     def _satisfied(self, requirements: Path, env: Mapping[str, str]) -> bool:
-        check = [self._python, "-c", _CHECK, str(requirements)]
+        check = [self._python, "-I", "-c", _CHECK, str(requirements)]
         return subprocess.run(check, env=dict(env), capture_output=True, timeout=120, check=False).returncode == 0
 
-    def _run(self, argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+    def _run(self, argv: list[str], env: Mapping[str, str], cwd: Path, writable: list[Path]) -> None:
         process = subprocess.Popen(
-            argv, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            wrap_build(argv, self._walls, writable),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         last = errors = ""
+        causes: list[str] | None = None
         for line in self._output(process):
             self._say(line)
             last = line.strip() or last
             if line.lstrip().startswith("ERROR:"):
                 errors = line.strip()
+            elif line.startswith(_CONFLICT):
+                causes = []
+            elif causes is not None and line.startswith("    "):
+                causes.append(line.strip())
+        if errors.startswith(_NO_SOLUTION) and causes:
+            errors = f"ERROR: {'; '.join(causes[:5])}"
         if process.returncode:
             raise InstallFailed(f"{REQUIREMENTS}: {errors or last or f'exit code {process.returncode}'}")
 
@@ -129,6 +192,7 @@ class Builder:
             selector.register(out, selectors.EVENT_READ)
             while True:
                 if self._stopped():
+                    kill_below(process.pid)
                     process.kill()
                     process.wait()
                     raise Stopped
@@ -160,6 +224,18 @@ class Builder:
                         raise Stopped from None
                     time.sleep(0.1)
             yield
+
+
+def _kept(file: Path, torch: dict[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that keep pip to these versions, also in the environments it makes to build packages in."""
+    file.write_text("".join(f"{line}\n" for line in torch_kept.constraints(torch)))
+    names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")  # what a build may use has been the second's since pip 25.3
+    return {name: " ".join(filter(None, [str(file), env.get(name)])) for name in names}
+
+
+def _with_hint(error: str, torch: Mapping[str, str]) -> str:
+    """pip's words, and what to do about them if they are about torch."""
+    return f"{error} {torch_kept.keeps(dict(torch))}" if torch and re.search(r"\btorch", error) else error
 
 
 def remove_unused(cache_dir: Path, unused_s: float = KEEP_UNUSED_S) -> None:

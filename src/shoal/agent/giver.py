@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.agent.neighbours import SIZE, Fetch, Neighbours, exactly, proof, split
 from shoal.agent.wire import Neighbours as Told
+from shoal.core.loops import accept_all
 from shoal.store.hashing import chunk_hash
 
 if TYPE_CHECKING:
@@ -88,26 +89,30 @@ class Giver(threading.Thread):
         super().__init__(name="giver", daemon=True)
         self._at, self._shelf = at, shelf
         self._room = threading.Semaphore(_CALLERS)
+        self._closed = threading.Event()
         host, port = split(at)
         self._listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=_CALLERS
         )
 
     def run(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._room.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(line,), name="giver", daemon=True).start()
-            else:
-                line.close()
+        accept_all(self._listener, self._serve_apart, self._closed)
 
     def close(self) -> None:
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else who waits in accept goes on waiting
         self._listener.close()
+
+    def _serve_apart(self, line: socket.socket) -> None:
+        if not self._room.acquire(blocking=False):
+            line.close()
+            return
+        try:
+            threading.Thread(target=self._serve, args=(line,), name="giver", daemon=True).start()
+        except RuntimeError:  # the system gives no more threads
+            self._room.release()
+            raise
 
     def _serve(self, line: socket.socket) -> None:
         try:

@@ -18,6 +18,7 @@ from shoal.core.errors import InvalidSpec, Unreachable
 
 if TYPE_CHECKING:
     from shoal.agent.giver import Giver, Shelf
+    from shoal.core.artifacts import Manifest
     from shoal.store.cache import CacheUse
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,12 @@ class Chunks:
         data = self.ask(f"/chunks/{name}")
         verify(name, data)
         return data
+
+    def manifest(self, manifest_id: str) -> Manifest:
+        """Return a manifest that this attempt may read."""
+        from shoal.store.manifest import load_manifest
+
+        return load_manifest(self.ask(f"/manifests/{manifest_id}"))
 
     def ask(self, path: str) -> bytes:
         """A GET to the server, from any thread, for as long as it takes."""
@@ -115,7 +122,7 @@ def write_source(manifest: dict[str, Any], chunks: Chunks, dest: Path) -> None:
     aside.mkdir(parents=True)
     made = {aside}
     for file in manifest["files"]:
-        path = aside / _safe(file["path"])
+        path = aside / check_relative(file["path"])
         if path.parent not in made:
             path.parent.mkdir(parents=True, exist_ok=True)
             made.add(path.parent)
@@ -151,12 +158,11 @@ def fetch_mount(
     import shutil
 
     from shoal.store.cache import NodeCache
-    from shoal.store.manifest import load_manifest
 
     cache_dir.mkdir(parents=True, exist_ok=True)
     cache = NodeCache(cache_dir / "data", max_bytes=int(shutil.disk_usage(cache_dir).total * _CACHE_SHARE))
     kind = "checkpoint" if mount.path == CHECKPOINT else "dataset"
-    manifest = load_manifest(chunks.ask(f"/manifests/{mount.manifest_id}"))
+    manifest = chunks.manifest(mount.manifest_id)
     shelf = chunks.shelves.get(mount.manifest_id)
     if shelf is None:
         return cache.use(kind, manifest, chunks.get, verify=False)
@@ -205,9 +211,9 @@ def _input_folder(folder: Path, datasets: dict[str, Path], *, mounted: bool) -> 
     folder.mkdir()
     for name, host in datasets.items():
         if mounted:
-            (folder / _safe(name)).mkdir()
+            (folder / check_relative(name)).mkdir()
         else:
-            (folder / _safe(name)).symlink_to(host)
+            (folder / check_relative(name)).symlink_to(host)
     if len(datasets) == 1:
         ((name, host),) = datasets.items()
         for entry in host.iterdir():
@@ -216,8 +222,8 @@ def _input_folder(folder: Path, datasets: dict[str, Path], *, mounted: bool) -> 
     return folder
 
 
-def _safe(path: str) -> str:
-    """As core.artifacts.check_path, which would bring pydantic."""
+def check_relative(path: str) -> str:
+    """Return a safe relative path, or raise InvalidSpec: core.artifacts.check_path without pydantic."""
     if not path or "\\" in path or "\0" in path or any(p in ("", ".", "..") for p in path.split("/")):
         raise InvalidSpec(f"{path!r} is not a safe relative path.")
     return path

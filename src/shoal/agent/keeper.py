@@ -1,4 +1,5 @@
 """Keeps the checkpoints a job writes: each sub-directory of the output directory is one, files directly in it another.
+Those of the working directory are found by `workdir`.
 
 A checkpoint is taken once it looks whole and has not changed for a while; what is taken was read unchanged from
 beginning to end, and is visible only after the server has committed it. After a worker died, what changed just
@@ -12,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from shoal.agent.bugs import holds_capsules
 from shoal.agent.completeness import OWN, facts, is_half_made_name, problem
 from shoal.agent.link import Link
 from shoal.agent.uploads import commit
+from shoal.agent.workdir import Candidate, Files, Workdir, list_files
 from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, TimedOut
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ POLL_S = 1.0
 SETTLE_S = 2.0
 ROOT = "."
 _AFTER_FAILURE_S = 5.0
-
-Files = tuple[tuple[str, int, int], ...]
-"""(path, size, mtime_ns) of every file: equal means unchanged."""
 
 
 @dataclass(slots=True)
@@ -55,11 +54,18 @@ class Keeper(threading.Thread):
         kept: Callable[[str], None] = lambda name: None,
         *,
         node: int = 0,
+        workdir: Workdir | None = None,
+        present: dict[str, Files] | None = None,
     ):
-        """`kept` is called with the name of each checkpoint the server has committed."""
+        """`kept` is called with the name of each checkpoint the server has committed.
+
+        `workdir`: looks for checkpoints in the working directory. `present`: what was put back before the workers started,
+        as `listed` gave it; it is the server's already, and is taken only once the script has changed it.
+        """
         super().__init__(name="keeper", daemon=True)
         self._output, self._link, self._say, self._kept, self._node = output, link, say, kept, node
-        self._known: dict[str, _Known] = {}
+        self._workdir = workdir
+        self._known = {name: _Known(files, 0.0, done=True) for name, files in (present or {}).items()}
         self._leave = threading.Event()
         self._news = threading.Event()
         self._one_at_a_time = threading.Lock()
@@ -103,12 +109,15 @@ class Keeper(threading.Thread):
     def look(self, *, settle_s: float = SETTLE_S, last: bool = False) -> None:
         """Take every checkpoint that is new, whole and settled."""
         with self._one_at_a_time:
-            for name, files in candidates(self._output):
-                known = self._known.get(name)
-                if known is None or known.files != files:
-                    known = self._known[name] = _Known(files, time.monotonic(), said=known.said if known else set())
+            for found in listed(self._output, self._workdir, now=last):
+                known = self._known.get(found.name)
+                if known is None or known.files != found.files:
+                    said = known.said if known else set()
+                    known = self._known[found.name] = _Known(found.files, time.monotonic(), said=said)
                 if not known.done and self._is_settled(known, settle_s, last):
-                    self._take(name, known, last)
+                    self._take(found, known, last)
+            if self._workdir is not None and (text := self._workdir.warning()):
+                self._say(f"[shoal] {text}")
 
     def _is_settled(self, known: _Known, settle_s: float, last: bool) -> bool:
         if any(path == OWN for path, _, _ in known.files):
@@ -117,8 +126,8 @@ class Keeper(threading.Thread):
         quiet = min(time.time(), self._died_at) - newest >= settle_s
         return quiet and (last or time.monotonic() - known.since >= settle_s)
 
-    def _take(self, name: str, known: _Known, last: bool) -> None:
-        root = self._output if name == ROOT else self._output / name
+    def _take(self, found: Candidate, known: _Known, last: bool) -> None:
+        name, root = found.name, found.root
         wrong = problem(root, [path for path, _, _ in known.files], on_first_node=self._node == 0)
         if wrong is not None:
             if last and wrong not in known.said:
@@ -127,12 +136,12 @@ class Keeper(threading.Thread):
             return
         try:
             packed = _pack(root, known.files)
-            if tuple(_list(root, deep=name != ROOT)) != known.files:
+            if found.again() != known.files:
                 return  # changed while it was read: the next look takes it
             body = {
                 "name": name,
                 "manifest": packed.manifest.model_dump(mode="json"),
-                "facts": facts(name, root, [path for path, _, _ in known.files]),
+                "facts": {**facts(_stepped(found), root, [p for p, _, _ in known.files]), "place": found.place},
             }
             commit(self._link, "/checkpoints", body, packed, self._check_time)
             known.done = True
@@ -153,42 +162,33 @@ class Keeper(threading.Thread):
             raise TimedOut("there was no time left to send it after a worker failed")
 
 
+def _stepped(found: Candidate) -> str:
+    """Return the name that may say a step. Folders of the working directory are named by what they are for."""
+    return found.name if found.place == "output" else ""
+
+
+def listed(output: Path, workdir: Workdir | None = None, *, now: bool = True) -> list[Candidate]:
+    """Return all that may be a checkpoint. `now`: look at the working directory even if that was done a moment ago."""
+    found = [
+        Candidate(name, root, files, lambda root=root, deep=name != ROOT: tuple(list_files(root, deep=deep)))  # type: ignore[misc]
+        for name, files in candidates(output)
+        for root in [output if name == ROOT else output / name]
+    ]
+    return found + (workdir.candidates(now=now) if workdir is not None else [])
+
+
 def candidates(output: Path) -> list[tuple[str, Files]]:
     """What may be a checkpoint, oldest first: the order they are taken in is the order they count in."""
     try:
         entries = list(os.scandir(output))
     except FileNotFoundError:
         return []
-    found = [(ROOT, tuple(_list(output, deep=False)))]
+    found = [(ROOT, tuple(list_files(output, deep=False)))]
     for entry in entries:
         is_candidate = entry.is_dir(follow_symlinks=False) and not is_half_made_name(entry.name)
         if is_candidate and not holds_capsules(output / entry.name):
-            found.append((entry.name, tuple(_list(output / entry.name, deep=True))))
+            found.append((entry.name, tuple(list_files(output / entry.name, deep=True))))
     return sorted(((n, f) for n, f in found if f), key=lambda c: (max(m for _, _, m in c[1]), c[0]))
-
-
-def _list(root: Path, *, deep: bool) -> Iterator[tuple[str, int, int]]:
-    """Regular files in a fixed order; files that vanish meanwhile were temporary."""
-    pending = [""]
-    while pending:
-        prefix = pending.pop()
-        try:
-            entries = sorted(os.scandir(root / prefix), key=lambda e: e.name)
-        except OSError:
-            continue
-        for entry in entries:
-            path = f"{prefix}/{entry.name}" if prefix else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if deep:
-                    pending.append(path)
-            elif entry.is_file(follow_symlinks=False) and not (
-                is_half_made_name(entry.name) and entry.name != ".metadata"
-            ):
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                yield path, status.st_size, status.st_mtime_ns
 
 
 def _pack(root: Path, files: Files) -> PackedTree:

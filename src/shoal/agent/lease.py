@@ -84,8 +84,6 @@ class Tunnel(threading.Thread):
     async def _keep(self) -> None:
         import asyncio
 
-        import asyncssh
-
         logging.getLogger("asyncssh").setLevel(logging.WARNING)
         self._loop = asyncio.get_running_loop()
         while not (self._folder / LEASE_SOCKET).exists():
@@ -105,7 +103,7 @@ class Tunnel(threading.Thread):
                     if self._order.get("direct"):
                         await self._offer(connection, path)
                     await connection.wait_closed()
-            except (OSError, asyncssh.Error) as error:
+            except Exception as error:  # of whatever kind: without this connection nobody reaches the lease
                 if str(error) != said:
                     logger.warning("the gateway: %s", error)
                 said = str(error)
@@ -127,7 +125,7 @@ class Tunnel(threading.Thread):
     def _connect(self) -> Any:
         import asyncssh
 
-        url = present_url(self._launch.server_file) or self._launch.url
+        url = present_url(self._launch.server_file, self._launch.instance) or self._launch.url
         return asyncssh.connect(
             urlsplit(url).hostname or "127.0.0.1",
             int(self._order["gateway_port"]),

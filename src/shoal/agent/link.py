@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from shoal.agent.wire import TOKEN_HEADER
+from shoal.agent.wire import INSTANCE_HEADER, TOKEN_HEADER
 from shoal.core.errors import ShoalError, Unreachable, from_wire
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 _MAX_HEAD = 64 << 10
-_RETRY_LATER = frozenset({408, 425, 429})
+_RETRY_LATER = frozenset({408, 421, 425, 429})
+"""421: another server is at that address for now; ours will be back, and says where in its file."""
 
 
 class Outage:
@@ -46,14 +47,23 @@ class Outage:
 
 
 class Link:
-    def __init__(self, url: str, token: str, server_file: str | None = None, outage: Outage | None = None):
-        self._url, self._token, self._server_file = url, token, server_file
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        server_file: str | None = None,
+        outage: Outage | None = None,
+        *,
+        instance: str | None = None,
+    ):
+        """`instance`: of the server, for no other to take our words."""
+        self._url, self._token, self._server_file, self._instance = url, token, server_file, instance
         self.outage = outage or Outage()
         self._conn: _Connection | None = None
 
     def another(self) -> Link:
         """A link of the same agent, for another thread."""
-        return Link(self._url, self._token, self._server_file, self.outage)
+        return Link(self._url, self._token, self._server_file, self.outage, instance=self._instance)
 
     def local_address(self) -> str:
         """The address by which this machine reaches the server."""
@@ -100,6 +110,8 @@ class Link:
     def _exchange(self, method: str, path: str, body: bytes, kind: str | None) -> tuple[int, bytes]:
         conn = self._connect()
         head = f"{method} {conn.prefix}/api/v1/agent{path} HTTP/1.1\r\nHost: {conn.host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
+        if self._instance:
+            head += f"{INSTANCE_HEADER}: {self._instance}\r\n"
         if kind:
             head += f"Content-Type: {kind}\r\n"
         conn.sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -110,16 +122,18 @@ class Link:
 
     def _connect(self) -> _Connection:
         if self._conn is None:
-            self._url = present_url(self._server_file) or self._url
+            self._url = present_url(self._server_file, self._instance) or self._url
             self._conn = _Connection(self._url)
         return self._conn
 
 
-def present_url(server_file: str | None) -> str | None:
-    """The URL the server on this machine says it has now."""
+def present_url(server_file: str | None, instance: str | None = None) -> str | None:
+    """Return the URL the server on this machine says it has now; None where the file is of another instance."""
     if server_file:
-        with suppress(OSError, ValueError, KeyError):
-            return str(json.loads(Path(server_file).read_text())["url"])
+        with suppress(OSError, ValueError, KeyError, AttributeError):
+            found = json.loads(Path(server_file).read_text())
+            if instance is None or found.get("instance", instance) == instance:
+                return str(found["url"])
     return None
 
 

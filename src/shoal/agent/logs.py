@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from shoal.agent.lines import BAR_EVERY_S, Redactor, Splitter, TokenBucket, pieces
 from shoal.agent.spool import Spool
@@ -25,6 +26,7 @@ _READ = 256 << 10
 _OVERHEAD = 48
 """Bytes of a record around its text: empty lines are not free."""
 _TELL_EVERY_S = 5.0
+_AFTER_FAILURE_S = 0.05
 _RESERVE, _RESERVE_RATE = 32 << 10, 2 << 10
 """Bytes (and bytes a second) each stream has to itself: a flood on stdout must not swallow the traceback on stderr."""
 
@@ -44,6 +46,7 @@ class Capture:
         self._new: list[_Source] = []
         self._sources: list[_Source] = []
         self._closing = False
+        self._said = ""
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self.watched_rank = -1
         self.on_line: Callable[[bytes], object] = lambda line: None
@@ -94,15 +97,21 @@ class Capture:
             os.write(self._wake_w, b"x")
 
     def _run(self) -> None:
+        while not self._closing:
+            busy = any(s.splitter.waiting for s in self._sources) or self._dropped_lines
+            self._survive(partial(self._step, BAR_EVERY_S / 4 if busy else None))
+        self._survive(partial(self._step, 0))
+        self._survive(self._drain)
+
+    def _survive(self, work: Callable[[], object]) -> None:
+        """Without this thread the pipes fill up, and the workers wait for them for ever."""
         try:
-            while not self._closing:
-                self._step(
-                    BAR_EVERY_S / 4 if any(s.splitter.waiting for s in self._sources) or self._dropped_lines else None
-                )
-            self._step(0)
-            self._drain()
-        except Exception:
-            logger.exception("capture failed")
+            work()
+        except Exception as error:
+            if str(error) != self._said:
+                logger.exception("capture failed")
+            self._said = str(error)
+            time.sleep(_AFTER_FAILURE_S)
 
     def _step(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -181,7 +190,7 @@ class Capture:
             source.missed = 0
             records += self._records(source, line, now)
             if source.rank == self.watched_rank:
-                self.on_line(line)
+                self._survive(partial(self.on_line, line))
         self._spool.append(records)
 
     def _records(self, source: _Source, line: bytes, now: float) -> list[bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.agent.link import Link, backoff
-from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.wire import JOIN_REFUSED, JoinReply, Launch
 
 if TYPE_CHECKING:
     from shoal.agent.node import WorkDir
@@ -52,7 +52,7 @@ def run(launch_file: Path, seed: Seed | None = None) -> int:
         return 3
     work.sign_in()
     work.keep_launch(launch_file)
-    link = Link(launch.url, launch.token, launch.server_file)
+    link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance)
     join = _join(link, work, launch)
     if join is None:
         return 4
@@ -72,6 +72,7 @@ def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
     asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
     body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
     body["machine"] = launch.machine
+    body["process"] = os.urandom(16).hex()  # in memory only: the launch file alone does not open the secrets again
     body["giver_port"] = None if launch.store_path else free_port()
     while True:
         try:
@@ -84,16 +85,22 @@ def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
         except ShoalError as error:
             print(f"join refused: {error.code}: {error.message}", file=sys.stderr)
             if isinstance(error, Fenced):
-                _decline(link, work)
+                _say_goodbye(link, work, None, "stopped before it started", told=True)
+            else:
+                _say_goodbye(link, work, 1, f"{JOIN_REFUSED}: {error.message}", told=False)
             return None
         time.sleep(next(asks))
 
 
-def _decline(link: Link, work: WorkDir) -> None:
-    """The attempt was given up before we came: say that nothing runs here, so that nobody waits for it."""
+def _say_goodbye(link: Link, work: WorkDir, code: int | None, reason: str, *, told: bool) -> None:
+    """Nothing runs here and nothing will: say so and why, so that nobody waits for it or wonders.
+
+    Where the server does not even take that, the result file is what engines and salvagers find.
+    """
     from shoal.core.errors import ShoalError
 
-    result = {"exit_code": None, "failed_rank": None, "reason": "stopped before it started", "told": True}
+    result = {"exit_code": code, "failed_rank": None, "reason": reason, "told": told}
+    work.result = result
     try:
         link.post("/beat", {"state": "exited", "final": True, **result})
         work.result = {**result, "delivered": True}

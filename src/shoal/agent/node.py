@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.core.boot import boot_id
+from shoal.core.place import mark
+from shoal.core.private import close_folder
 
+NODES = "nodes"
+"""The folder of all work directories of a machine (core.settings.Layout.nodes_dir)."""
 LOCK, AGENT, LAUNCH, RESULT = "lock", "agent.json", "launch.json", "result.json"
 
 
@@ -28,6 +32,8 @@ class WorkDir:
     def __init__(self, root: Path):
         self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if root.parent.name == NODES:
+            close_folder(root.parent)  # elsewhere than on the server's machine nobody else does
         self._lock: IO[str] | None = None
 
     def lock(self) -> None:
@@ -51,7 +57,8 @@ class WorkDir:
 
     def sign_in(self) -> None:
         """Leave word of who we are, so that an engine can tell alive from stale."""
-        self._write(AGENT, {"pid": os.getpid(), "create_time": create_time(os.getpid()), "boot_id": boot_id()})
+        who = {"pid": os.getpid(), "create_time": create_time(os.getpid()), "boot_id": boot_id()}
+        self._write(AGENT, who | mark(self.root))
 
     def keep_launch(self, launch_file: Path) -> None:
         """A salvage needs to know what this agent knew."""

@@ -1,4 +1,4 @@
-"""The two threads that talk to the server while workers run: beats (short, never late) and shipping (all that was spooled)."""
+"""Beats: the thread that tells the server how the node is, short and never late, and passes on what the server wants of it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from shoal.agent.link import Link, backoff
-from shoal.agent.spool import Batch, Spool
+from shoal.agent.link import Link
 from shoal.agent.wire import BEAT_INTERVAL_S, BeatReply
-from shoal.core.errors import AuthError, Fenced, NotFound, OutOfSequence, ShoalError, Unreachable
+from shoal.core.errors import AuthError, Fenced, NotFound, ShoalError
+from shoal.core.loops import run_all
 
 logger = logging.getLogger(__name__)
 
-SHIP_EVERY_S = 0.5
-_SHIP_FIRST_S = 0.01
 _REFUSED_S = 30.0
 """A server that does not know our token for so long has truly forgotten us; less may be a restart."""
-_MAX_REFUSALS = 10
 _LONG_OUTAGE_S = 600.0
 _PATIENT_S = 30.0
 """Between tries when the node has ended and the server has long been away: there is time, up to a week."""
@@ -52,7 +50,10 @@ class Orders:
 
     def give(self, *, stop: bool = False, fenced: bool = False, why: str | None = None) -> None:
         if stop and why and not self.stop:
-            self.on_why(why)
+            try:
+                self.on_why(why)
+            except Exception:
+                logger.exception("the reason for the stop cannot be passed on")
         self.stop, self.fenced = self.stop or stop, self.fenced or fenced
         self.wake()
 
@@ -83,6 +84,7 @@ class Beats(threading.Thread):
         self._failing_since: float | None = None
         self._refused_since: float | None = None
         self._leaving = False
+        self._said = ""
 
     def update(self, **fields: Any) -> int:
         """Say this from now on; returns a number for `delivered`."""
@@ -109,27 +111,47 @@ class Beats(threading.Thread):
         while not self._leaving:
             with self._changed:
                 version, body = self._version, dict(self._body)
-            body["progress"] = self._progress()
+            body["progress"] = self._progress_now()
             try:
                 reply = BeatReply(self._link.post("/beat", body))
-                self._obey(reply)
+                self._obey_all(reply)
                 pause, self._failing_since, self._refused_since = reply.beat_in_s or BEAT_INTERVAL_S, None, None
                 with self._changed:
                     self._delivered = max(self._delivered, version)
                     self._changed.notify_all()
             except ShoalError as error:
                 pause = self._after(error, ended=body["state"] == "exited")
+            except Exception:  # a node that no longer beats is lost
+                logger.exception("a beat failed")
+                pause = BEAT_INTERVAL_S
             with self._changed:
                 self._changed.wait_for(lambda v=version: self._version > v or self._leaving, pause)  # type: ignore[misc]
 
+    def _progress_now(self) -> dict[str, Any] | None:
+        try:
+            return self._progress()
+        except Exception as error:
+            if str(error) != self._said:
+                logger.warning("progress cannot be told: %s", error, exc_info=True)
+            self._said = str(error)
+            return None
+
+    def _obey_all(self, reply: BeatReply) -> None:
+        """One order that cannot be obeyed keeps none of the others, nor the beat, from counting."""
+        try:
+            self._obey(reply)
+        except Exception:
+            logger.exception("an order of the server's failed")
+
     def _obey(self, reply: BeatReply) -> None:
-        self._orders.grace_s = reply.grace_s
-        if reply.left_s is not None:
-            self._orders.on_left(reply.left_s)
+        orders = self._orders
+        orders.grace_s = reply.grace_s
+        stages: list[Callable[[], object]] = []
         if reply.stop or reply.fenced:
-            self._orders.give(stop=reply.stop, fenced=reply.fenced, why=reply.why)
-        for command in reply.commands:
-            self._orders.on_command(command)
+            stages.append(lambda: orders.give(stop=reply.stop, fenced=reply.fenced, why=reply.why))
+        if (left_s := reply.left_s) is not None:
+            stages.append(lambda: orders.on_left(left_s))
+        run_all([*stages, *(partial(orders.on_command, command) for command in reply.commands)])
 
     def _after(self, error: ShoalError, *, ended: bool) -> float:
         """What to make of a beat that failed; returns how long to wait before the next."""
@@ -149,81 +171,6 @@ class Beats(threading.Thread):
         if now - self._failing_since < _LONG_OUTAGE_S:
             return BEAT_INTERVAL_S / 2
         return _PATIENT_S if ended else 5 * BEAT_INTERVAL_S
-
-
-class Shipper(threading.Thread):
-    """Brings spooled records to the server, in order; each exactly once by its number."""
-
-    def __init__(self, link: Link, spools: dict[str, Spool]):
-        super().__init__(name="shipper", daemon=True)
-        self._link, self._spools = link, spools
-        self._news = threading.Event()
-        self._lock = threading.Condition()
-        self._refused: dict[str, int] = {}
-        self._hurry = threading.Event()
-        for spool in spools.values():
-            spool.on_append = self._news.set
-
-    @property
-    def done(self) -> bool:
-        """Nothing is left that the server would take."""
-        return all(
-            spool.empty for stream, spool in self._spools.items() if self._refused.get(stream, 0) < _MAX_REFUSALS
-        )
-
-    def drained(self, timeout_s: float) -> bool:
-        """Wait until everything is shipped; called when nothing more is coming."""
-        self._hurry.set()
-        self._news.set()
-        with self._lock:
-            return self._lock.wait_for(lambda: self.done, timeout_s)
-
-    def run(self) -> None:
-        import zstandard
-
-        compress = zstandard.ZstdCompressor(level=3).compress
-        waits, last, failing = backoff(0.2, 5.0), 0.0, False
-        while True:
-            self._news.wait()
-            # The first line after a silence goes out at once; what follows it travels together.
-            self._hurry.wait(max(_SHIP_FIRST_S, SHIP_EVERY_S - (time.monotonic() - last)))
-            self._news.clear()
-            try:
-                while self._ship_round(compress):
-                    pass
-                waits, last, failing = backoff(0.2, 5.0), time.monotonic(), False
-            except Unreachable as error:
-                if not failing:
-                    logger.info("shipping: %s", error.message)
-                failing = True
-                self._news.set()
-                time.sleep(next(waits))
-            with self._lock:
-                self._lock.notify_all()
-
-    def _ship_round(self, compress: Callable[[bytes], bytes]) -> bool:
-        """A batch of each stream: a flood of one must not hold up the others. False when there was none."""
-        shipped = False
-        for stream, spool in self._spools.items():
-            if self._refused.get(stream, 0) < _MAX_REFUSALS and (batch := spool.read()) is not None:
-                self._ship(stream, spool, batch, compress)
-                shipped = True
-        return shipped
-
-    def _ship(self, stream: str, spool: Spool, batch: Batch, compress: Callable[[bytes], bytes]) -> None:
-        path = f"/segments/{stream}?seq_first={batch.first}&count={batch.records}"
-        try:
-            reply = self._link.post_bytes(path, compress(batch.body))
-            spool.ack(int(reply["next_seq"]))
-            self._refused.pop(stream, None)
-        except OutOfSequence as error:
-            spool.ack(int(error.details["next_seq"]))
-        except Unreachable:
-            raise
-        except ShoalError as error:
-            self._refused[stream] = self._refused.get(stream, 0) + (_MAX_REFUSALS if isinstance(error, Fenced) else 1)
-            logger.warning("stream %s refused: %s", stream, error.message)
-            raise Unreachable(error.message) from error
 
 
 class Every(threading.Thread):

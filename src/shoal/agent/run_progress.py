@@ -23,9 +23,12 @@ class RunProgress:
         """(when, how far), a few a second at most."""
 
     def note(self, record: dict[str, Any]) -> None:
-        """A record of kind s or p."""
+        """Take in a record of kind s, p or f."""
         step, at = record.get("i"), record.get("t")
         if not isinstance(step, int) or not isinstance(at, int | float):
+            return
+        if record.get("k") == "f":
+            self._done = self._done and record.get("status") == "finished"
             return
         if record.get("k") == "p":
             self._total, self._epochs = _whole(record.get("total")), _whole(record.get("epochs"))

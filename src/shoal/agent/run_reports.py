@@ -10,6 +10,7 @@ from typing import Any
 from shoal.agent.link import Link
 from shoal.agent.media import Courier, logged_media
 from shoal.agent.node import WorkDir
+from shoal.agent.run_end import correct_end
 from shoal.agent.run_progress import RunProgress
 from shoal.agent.run_spool import RunSpool
 from shoal.agent.spool import Spool
@@ -51,8 +52,12 @@ class RunReports:
     def progress(self) -> dict[str, Any] | None:
         return self._progress.report()
 
-    def last_look(self) -> None:
-        """The workers have ended: what they said last, unless it is very much; `drained` takes the rest."""
+    def last_look(self, exit_code: int | None = None, reason: str | None = None) -> None:
+        """Read what the workers said last, unless it is very much; `drained` takes the rest.
+
+        `exit_code`: that of the worker that failed, which counts for more than what the workers say of their end.
+        """
+        correct_end(self._folder, exit_code or 0, reason)
         self._reader.look(for_s=_DRAIN_FIRST_S)
         # So that whoever hears of the end can also see the reason.
         self._courier.told(_TELL_FIRST_S)
@@ -80,6 +85,8 @@ class RunReports:
             if rank == 0:
                 self._progress.note(record)
             return bool(kind == "s")
+        if kind == "f" and rank == 0:
+            self._progress.note(record)
         if kind == "m" or (kind == "b" and self._tells_text):
             self._courier.add(rank, line, record)
         if kind == "x" and self._tells_text:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.agent.interfaces import interface_to
 from shoal.agent.wire import JoinReply, Launch
+from shoal.core import start_seed
 from shoal.core.device_promise import ALLOW_CPU, DEVICE, EMULATE_CUDA, promised
 
 if TYPE_CHECKING:
@@ -24,12 +25,20 @@ _KEPT_PREFIXES = (
     "DATASETS_ TORCH PYTORCH_ TRITON_ XDG_ MALLOC_ TOKENIZERS_"
 ).split()
 _TELLTALE = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
+RANK = "SHOAL_RANK"
+"""The number of a worker that the agent started, also where there is no RANK."""
+_FOR_NETMIND = re.compile(r"^\s*(?:from|import)\s+NetmindMixins\b", re.MULTILINE)
 STARTUP = Path(__file__).parents[1] / "sdk" / "emulate" / "startup"
 """On PYTHONPATH it reaches every Python process of the job, also those a launcher or a DataLoader starts."""
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _SESSION_MODULES = ("shoal.agent.lease_server", "shoal.agent.hold")
 """People work beside these, and start what they like: one per node, as with a launcher."""
+
+
+def is_session(entry: list[str]) -> bool:
+    """Return whether people work in this job, instead of a script."""
+    return any(module in entry for module in _SESSION_MODULES)
 
 
 class Command(NamedTuple):
@@ -47,7 +56,7 @@ def base_env(host: Mapping[str, str]) -> dict[str, str]:
         for k, v in host.items()
         if (k.upper() in _KEPT or k.startswith(tuple(_KEPT_PREFIXES)))
         and not _TELLTALE.search(k)
-        and not k.startswith("SHOAL_")
+        and not k.startswith(("SHOAL_", "TORCHELASTIC_"))
     }
 
 
@@ -162,6 +171,9 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
     env |= marks(launch)
     if join.world_size > 1:
         env["USE_DDP"] = "1"
+        # Lightning's Trainer and Fabric take a CPU for one device, whatever WORLD_SIZE says.
+        for prefix in ("PL_TRAINER", "LT"):
+            env |= {f"{prefix}_DEVICES": str(join.accels), f"{prefix}_NUM_NODES": str(join.num_nodes)}
         if launch.slot_kind == "cpu":
             # Without it Accelerate and the Hugging Face Trainer ignore WORLD_SIZE where there is no GPU.
             env["ACCELERATE_USE_CPU"] = "true"
@@ -178,16 +190,29 @@ def node_env(launch: Launch, join: JoinReply, paths: Paths) -> dict[str, str]:
 
 def promise_env(launch: Launch, join: JoinReply) -> dict[str, str]:
     """Return what the workers were promised to train on. A person in a session sees for themselves, and is not stopped."""
-    is_session = join.lease is not None or any(module in join.entry for module in _SESSION_MODULES)
-    if launch.slot_kind == "cpu" or is_session:
+    if launch.slot_kind == "cpu" or join.lease is not None or is_session(join.entry):
         return {}
     return {DEVICE: launch.slot_kind} | ({ALLOW_CPU: "1"} if join.allow_cpu else {})
 
 
-def rank_env(launch: Launch, join: JoinReply, local_rank: int, error_file: str) -> dict[str, str]:
-    """What torchrun would set for this worker, so that scripts cannot tell the difference."""
+def is_plain(join: JoinReply, script: str) -> bool:
+    """Return whether this node's worker is a plain process without RANK and the like. `script`: the text of the entry script.
+
+    Scripts that find RANK set up torch.distributed, which a job that never has a second worker does not need. NetMind starts
+    every script by torchrun, so scripts written for it may count on RANK.
+    """
+    return join.world_size == 1 and not join.is_distributed and not _FOR_NETMIND.search(script)
+
+
+def rank_env(
+    launch: Launch, join: JoinReply, local_rank: int, error_file: str, *, plain: bool = False
+) -> dict[str, str]:
+    """Return the variables that tell this worker its place: those of torchrun, unless it is a plain process (`is_plain`)."""
     rank, world = launch.node * join.accels + local_rank, join.world_size
+    if plain:
+        return {RANK: str(rank)}
     env = {
+        RANK: str(rank),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),
@@ -255,8 +280,11 @@ def merge(
 ) -> dict[str, str]:
     """Later wins; only the user's own values are rewritten, the others hold host paths already where they must."""
     env = host | contract | {k: rewrite(v) for k, v in user.items()} | ranks
+    seed = start_seed.seed_of(env)
+    if seed is not None:
+        env.setdefault("PYTHONHASHSEED", str(seed))
     # Those of a gang can be asked where they are, should they wait for each other for ever.
-    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or promised(contract):
+    if env.get(EMULATE_CUDA) == "1" or "USE_DDP" in contract or promised(contract) or seed is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *filter(None, [env.get("PYTHONPATH")])])
     return env
 
@@ -264,6 +292,6 @@ def merge(
 def without_startup(env: Mapping[str, str]) -> dict[str, str]:
     """Return `env` as it is without the check of a promised device, if that is all our folder on PYTHONPATH is for."""
     first, _, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
-    if first != str(STARTUP) or not promised(env) or "USE_DDP" in env:
+    if first != str(STARTUP) or not promised(env) or "USE_DDP" in env or start_seed.VARIABLE in env:
         return dict(env)
     return {k: v for k, v in env.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": rest} if rest else {})

@@ -13,10 +13,12 @@ from pathlib import Path
 from shoal.agent.attempt import DELIVER_FOR_S, deliver, ended, set_up_logging
 from shoal.agent.link import Link
 from shoal.agent.node import LAUNCH, Busy, WorkDir, marked_processes
-from shoal.agent.reporting import Beats, Orders, Shipper
+from shoal.agent.reporting import Beats, Orders
 from shoal.agent.run_reports import RunReports
+from shoal.agent.shipping import Shipper
 from shoal.agent.spool import Spool
 from shoal.agent.wire import Launch
+from shoal.core.place import is_copied_node
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,9 @@ _KILL_FOR_S = 10.0
 
 def salvage(root: Path) -> int:
     set_up_logging()
+    if is_copied_node(root):
+        logger.error("%s is a copy: what was started in the original is left alone", root)
+        return 2
     work = WorkDir(root)
     try:
         work.lock()
@@ -42,10 +47,12 @@ def salvage(root: Path) -> int:
         return 0
     spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system", "metric")}
     if known is None:
-        known = work.result = ended(None, "agent died")
+        known = ended(None, "agent died")
+        with suppress(OSError):  # a full disk must not keep the server from hearing it
+            work.result = known
         text = "[shoal] the agent of this node died; what was left of its workers was ended"
         spools["log"].append([json.dumps({"t": round(time.time(), 3), "r": None, "e": "sys", "m": text}).encode()])
-    link = Link(launch.url, launch.token, launch.server_file)
+    link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance)
     reports = RunReports(work, spools["metric"], link.another(), logger.info)
     reports.bring_all_media()
     beats, shipper = Beats(link, Orders(), lambda: None), Shipper(link.another(), spools)
@@ -54,7 +61,8 @@ def salvage(root: Path) -> int:
     shipper.start()
     if not deliver(beats, shipper, reports, time.monotonic() + DELIVER_FOR_S):
         return 5
-    work.result = {**known, "delivered": True}
+    with suppress(OSError):
+        work.result = {**known, "delivered": True}
     return 0
 
 

@@ -62,8 +62,20 @@ def forget(cache_dir: Path) -> None:
     (cache_dir / "sandbox.json").unlink(missing_ok=True)
 
 
-def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[Path] = ()) -> list[str]:
-    """The command that runs `argv` with these mounts. `hide`: files and folders that shall look empty inside."""
+class Walls(NamedTuple):
+    """What keeps the code of a job from the files of others; nothing does in rewrite mode."""
+
+    mode: Mode = Mode.REWRITE
+    hide: Sequence[Path] = ()
+    """Files and folders that look empty inside."""
+    keep: Sequence[Path] = ()
+    """Folders below hidden ones that stay visible and writable."""
+
+
+def wrap(
+    argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[Path] = (), keep: Sequence[Path] = ()
+) -> list[str]:
+    """The command that runs `argv` with these mounts. `hide` and `keep` as in Walls."""
     if mode is Mode.REWRITE:
         return list(argv)
     args = ["bwrap", *_root({b.inside.split("/")[1] for b in binds})]
@@ -72,14 +84,48 @@ def wrap(argv: Sequence[str], mode: Mode, binds: Sequence[Bind], hide: Sequence[
     else:
         # Must not die with the agent: inner.py outlives it by the moment it takes to kill all below.
         args += ["--bind", "/proc", "/proc"]
-    for path in hide:
-        if path.is_dir():
-            args += ["--tmpfs", str(path), "--remount-ro", str(path)]
-        elif path.exists():
-            args += ["--ro-bind", "/dev/null", str(path)]
+    args += _hidden(hide, keep)
     for bind in sorted(binds, key=lambda b: b.inside.count("/")):
         args += ["--ro-bind" if bind.read_only else "--bind", bind.host, bind.inside]
     return [*args, "--", *argv]
+
+
+def wrap_build(argv: Sequence[str], walls: Walls, writable: Sequence[Path]) -> list[str]:
+    """The command that runs `argv`, which executes code of a job's packages: it can write to these folders only.
+
+    Without capabilities: root inside could unmount what hides the server's files.
+    """
+    if walls.mode is Mode.REWRITE:
+        return list(argv)
+    args = ["bwrap", *_root(set(), bind="--ro-bind"), "--die-with-parent", "--cap-drop", "ALL"]
+    if walls.mode is Mode.BWRAP_PID:
+        args += ["--unshare-pid", "--unshare-ipc", "--proc", "/proc"]
+    else:
+        args += ["--bind", "/proc", "/proc"]
+    # What a job may write to, such as its output, is none of its packages' business: only what is needed is kept.
+    args += _hidden(walls.hide, writable)
+    for folder in writable:
+        args += ["--bind", os.path.realpath(folder), os.path.realpath(folder)]
+    return [*args, "--", *argv]
+
+
+def _hidden(hide: Sequence[Path], keep: Sequence[Path]) -> list[str]:
+    """Mounts that hide: an empty folder or file in place of each. Links are followed: a mount is where the real thing is."""
+    folders = sorted({Path(os.path.realpath(p)) for p in hide if p.is_dir()})
+    folders = [f for f in folders if not any(f.is_relative_to(other) for other in folders if other != f)]
+    kept = [Path(os.path.realpath(p)) for p in keep]
+    args: list[str] = []
+    for folder in folders:
+        args += ["--tmpfs", str(folder)]
+        for path in kept:
+            if path.is_relative_to(folder) and path != folder:
+                args += ["--bind", str(path), str(path)]
+        args += ["--remount-ro", str(folder)]
+    for file in sorted(os.path.realpath(p) for p in hide if p.exists() and not p.is_dir()):
+        covered = [f for f in folders if Path(file).is_relative_to(f)]
+        if not covered or any(Path(file).is_relative_to(k) for k in kept):
+            args += ["--ro-bind", "/dev/null", file]
+    return args
 
 
 def find(program: str) -> str | None:
@@ -100,7 +146,7 @@ class Rewriter:
         return self._pattern.sub(lambda found: self._hosts[found[1]], text) if self._pattern else text
 
 
-def _root(taken: set[str]) -> list[str]:
+def _root(taken: set[str], bind: str = "--bind") -> list[str]:
     """Binds of the host's top-level entries, but for those whose place the contract takes."""
     args: list[str] = []
     for entry in sorted(os.scandir("/"), key=lambda e: e.name):
@@ -109,7 +155,7 @@ def _root(taken: set[str]) -> list[str]:
         if entry.is_symlink():
             args += ["--symlink", os.readlink(entry.path), entry.path]  # noqa: PTH115
         else:
-            args += ["--dev-bind" if entry.name == "dev" else "--bind", entry.path, entry.path]
+            args += ["--dev-bind" if entry.name == "dev" else bind, entry.path, entry.path]
     return args
 
 

@@ -22,7 +22,8 @@ def specs(
     command = runtime.command(join.entry, python, work.source)
     data = data_path(join.mounts)
     argv = preflight.command(command._replace(argv=[rewrite(a) for a in command.argv]), join).argv
-    if data and command.script and not runtime.passes_data(join.entry) and _takes_data(work, command.script):
+    script = _text(work, command.script)
+    if data and script and not runtime.passes_data(join.entry) and runtime.accepts_data(script):
         argv += ["--data", rewrite(data)]
     checkpoint = checkpoint_path(join.mounts)
     paths = runtime.Paths(
@@ -40,17 +41,19 @@ def specs(
 
     if not command.per_rank:
         return [Spec(argv, env(runtime.launcher_env(launch, join)), ranks.start, group=True)]
-    if join.launcher == "torchrun" and join.world_size > 1:
+    if join.launcher == "torchrun":
         prefix = rank_pipes(capture, work.tmp / "ranks", ranks)
         return [Spec(runtime.torchrun(launch, join, python, [*prefix, *argv]), env({}), None)]
+    plain = runtime.is_plain(join, script)
     return [
-        Spec(argv, env(runtime.rank_env(launch, join, local, str(work.tmp / f"error.{rank}.json"))), rank)
+        Spec(argv, env(runtime.rank_env(launch, join, local, str(work.tmp / f"error.{rank}.json"), plain=plain)), rank)
         for local, rank in enumerate(ranks)
     ]
 
 
-def _takes_data(work: WorkDir, script: str) -> bool:
+def _text(work: WorkDir, script: str | None) -> str:
+    """Return the text of the entry script; '' if the entry is not a script, or it cannot be read."""
     try:
-        return runtime.accepts_data((work.source / script).read_text("utf-8", "replace"))
+        return (work.source / script).read_text("utf-8", "replace") if script else ""
     except OSError:
-        return False
+        return ""

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 FILE_BYTES = 8 << 20
 CAP_BYTES = 1 << 30
+HELD_BYTES = 8 << 20
+"""Kept in memory while the disk takes nothing."""
 SEGMENT_BYTES = 768 << 10
 """Below the 1 MiB of the wire, where each record also carries its number."""
 
@@ -38,8 +40,14 @@ class Spool:
         self._folder, self._file_bytes, self._cap_bytes = folder, file_bytes, cap_bytes
         self._lock = threading.Lock()
         self._fd = -1
+        self._said = ""
+        self._held: list[bytes] = []
+        """Records that could not be written, since the disk is full or sick; they come after those in the files."""
+        self._held_bytes = 0
+        self._in_flight = 0
+        """How many of them the last batch was made of: these must not be written meanwhile, or they would count twice."""
         self._lost = 0
-        """Records that could not be written (disk full), not yet told of."""
+        """Records that even memory had no room for, not yet told of."""
         self.on_append: Callable[[], None] = lambda: None
         folder.mkdir(parents=True, exist_ok=True)
         self._files = [_File.find(path) for path in sorted(folder.glob("*.jsonl"))]
@@ -58,31 +66,27 @@ class Spool:
     def empty(self) -> bool:
         """Everything appended so far is durable at the server."""
         with self._lock:
-            return len(self._files) == 1 and self._offset >= self._files[0].size
+            return len(self._files) == 1 and self._offset >= self._files[0].size and not self._held
 
     def append(self, lines: list[bytes]) -> None:
         """Add records, each the JSON of an object without `s` and without a newline."""
         if not lines:
             return
         with self._lock:
-            if self._lost:
-                lines = [_notice(self._lost, "the disk was full"), *lines]
-            data = b"\n".join(lines) + b"\n"
-            if self._write(data):
-                self._files[-1].count += len(lines)
-                self._files[-1].size += len(data)
-                self._lost = 0
-            else:
-                self._lost += len(lines) - (1 if self._lost else 0)
+            self._held += lines
+            self._held_bytes += sum(map(len, lines))
+            self._write_held()
             self._keep_to_cap()
         self.on_append()
 
     def read(self, max_bytes: int = SEGMENT_BYTES) -> Batch | None:
         """The oldest records not yet acknowledged; None when there are none."""
         with self._lock:
+            self._in_flight = 0
+            self._write_held()
             file = self._reading()
             if self._offset >= file.size:
-                return None
+                return self._read_held(max_bytes)
             with file.path.open("rb") as f:
                 f.seek(self._offset)
                 data = f.read(min(max_bytes, file.size - self._offset))
@@ -92,12 +96,14 @@ class Spool:
             first = self._seq
             lines = data[:-1].split(b"\n")
             self._read_to = (first + len(lines), self._offset + len(data))
-        body = b"\n".join(b'{"s":%d,%s' % (first + i, line[1:]) for i, line in enumerate(lines))
-        return Batch(first, len(lines), body)
+        return _batch(first, lines)
 
     def ack(self, next_seq: int) -> None:
         """All records below `next_seq` are durable at the server; go on from there, forwards or back."""
         with self._lock:
+            if self._in_flight and next_seq > self._files[0].end:
+                self._ack_held(next_seq)
+                return
             if next_seq < (self._files[0].base or 0):
                 # The server was set back to a time before: what it lost is gone here too, so what is left moves up.
                 logger.warning("server expects %d, the oldest record here is %d", next_seq, self._files[0].base)
@@ -112,6 +118,7 @@ class Spool:
     def sync(self) -> None:
         """fsync what the server does not have yet: from then on it survives the machine."""
         with self._lock:
+            self._write_held()
             fd = os.dup(self._fd) if self._sync_due and self._fd >= 0 and self._offset < self._files[-1].size else -1
             self._sync_due = False
         if fd >= 0:
@@ -125,6 +132,48 @@ class Spool:
                 os.close(self._fd)
                 self._fd = -1
 
+    def _write_held(self) -> None:
+        """Write what is held in memory, unless a part of it is on its way to the server; what is too much is dropped."""
+        if not self._held or self._in_flight:
+            return
+        lines = [notice(self._lost, "the disk was full"), *self._held] if self._lost else self._held
+        data = b"\n".join(lines) + b"\n"
+        if self._write(data):
+            self._files[-1].count += len(lines)
+            self._files[-1].size += len(data)
+            self._held, self._held_bytes, self._lost = [], 0, 0
+            return
+        drop = 0
+        while self._held_bytes > HELD_BYTES and drop < len(self._held) - 1:
+            self._held_bytes -= len(self._held[drop])
+            drop += 1
+        del self._held[:drop]
+        self._lost += drop
+
+    def _read_held(self, max_bytes: int) -> Batch | None:
+        """A batch of what is only in memory, numbered after all that is in the files."""
+        if not self._held:
+            return None
+        if self._lost:
+            self._held.insert(0, notice(self._lost, "the disk was full"))
+            self._lost = 0
+        first, size = self._seq, 0
+        while self._in_flight < len(self._held) and (size < max_bytes or not self._in_flight):
+            size += len(self._held[self._in_flight])
+            self._in_flight += 1
+        return _batch(first, self._held[: self._in_flight])
+
+    def _ack_held(self, next_seq: int) -> None:
+        """Its records have no line in any file: the numbers of the file's own lines move up, so that the next one fits."""
+        file = self._files[0]
+        done = min(next_seq - file.end, self._in_flight)
+        self._held_bytes -= sum(map(len, self._held[:done]))
+        del self._held[:done]
+        self._in_flight = 0
+        file.give_base(next_seq - file.count)
+        self._seq, self._offset = next_seq, file.size
+        self._read_to = (self._seq, self._offset)
+
     def _write(self, data: bytes) -> bool:
         try:
             if self._fd < 0 or self._files[-1].size >= self._file_bytes:
@@ -133,12 +182,14 @@ class Spool:
             while done < len(data):
                 done += os.write(self._fd, data[done:] if done else data)
         except OSError as error:
-            logger.warning("cannot write to the spool: %s", error)
+            if str(error) != self._said:
+                logger.warning("cannot write to the spool: %s", error)
+            self._said = str(error)
             if self._fd >= 0:
                 with suppress(OSError):
                     os.ftruncate(self._fd, self._files[-1].size)
             return False
-        self._sync_due = True
+        self._sync_due, self._said = True, ""
         return True
 
     def _open_last(self) -> None:
@@ -188,7 +239,7 @@ class Spool:
         for file in self._files[1:-1]:
             if file.count > 1:
                 with suppress(OSError):
-                    file.replace(_notice(file.count, "the server was out of reach and the spool was full"))
+                    file.replace(notice(file.count, "the server was out of reach and the spool was full"))
                 return
 
     def _cut_torn_line(self) -> None:
@@ -243,6 +294,12 @@ class _File:
         self.size, self.count = len(line) + 1, 1
 
 
-def _notice(count: int, why: str) -> bytes:
+def _batch(first: int, lines: list[bytes]) -> Batch:
+    body = b"\n".join(b'{"s":%d,%s' % (first + i, line[1:]) for i, line in enumerate(lines))
+    return Batch(first, len(lines), body)
+
+
+def notice(count: int, why: str) -> bytes:
+    """The record that takes the place of others."""
     text = f"[shoal] {count} records were dropped here: {why}"
     return json.dumps({"t": round(time.time(), 3), "e": "sys", "m": text, "dropped": count}).encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import shoal
-from shoal.agent import frames
+from shoal.agent import frames, runtime
 from shoal.agent.inner import descendants
 
 logger = logging.getLogger(__name__)
@@ -34,17 +34,22 @@ def gather(root_pid: int, ranks: Iterable[int], folder: Path, source: Path) -> l
     found = rank_processes(root_pid)
     asked = {rank: _ask(pid, folder / f"stacks-{rank}.txt") for rank in ranks if (pid := found.get(rank)) is not None}
     deadline = time.monotonic() + _WAIT_S
-    return [_look(rank, found.get(rank), asked.get(rank), folder, source, deadline) for rank in ranks]
+    return [
+        _look(rank, found.get(rank), asked.get(rank), folder, source, deadline) | _work_done(found.get(rank))
+        for rank in ranks
+    ]
 
 
 def rank_processes(root_pid: int) -> dict[int, int]:
-    """Rank → pid: of all processes below with its RANK the uppermost, whoever has started it."""
+    """Return rank → pid: of all processes below that carry the rank, the uppermost, whoever has started it."""
     found: dict[int, int] = {}
     for pid in descendants(root_pid):
         with suppress(OSError, ValueError):
-            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"RANK="):
-                    found.setdefault(int(entry[5:]), pid)
+            env = dict(e.partition(b"=")[::2] for e in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            # A launcher's own workers inherit the number of the process that started it, and have a RANK of their own.
+            rank = env.get(b"RANK", env.get(runtime.RANK.encode()))
+            if rank is not None:
+                found.setdefault(int(rank), pid)
     return found
 
 
@@ -64,8 +69,9 @@ def _ask(pid: int, file: Path) -> int | None:
 def _look(rank: int, pid: int | None, start: int | None, folder: Path, source: Path, deadline: float) -> dict[str, Any]:
     if pid is None:
         return {"rank": rank, "note": "without a process"}
-    if _state(pid) in _STOPPED:
-        return {"rank": rank, "note": "stopped by a signal (SIGSTOP), and cannot answer"}
+    if (state := _state(pid)) in _STOPPED:
+        # Lower case: a debugger holds it, and whoever uses that will let it go on.
+        return {"rank": rank, "note": "stopped by a signal (SIGSTOP), and cannot answer", "stopped": state == "T"}
     stack = frames.from_faulthandler(_read(folder / f"stacks-{rank}.txt", start, deadline)) if start is not None else []
     stack = stack or frames.from_py_spy(_py_spy(pid))
     if not stack:
@@ -106,6 +112,22 @@ def _py_spy(pid: int) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         logger.info("py-spy: %s", error)
         return ""
+
+
+def _work_done(pid: int | None) -> dict[str, Any]:
+    """CPU seconds and bytes moved so far by a rank and all below it, such as the workers of its data loader."""
+    if pid is None:
+        return {}
+    ticks, moved = 0, 0
+    for one in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{one}/stat").read_bytes()
+            # Its own, and what children that have ended used.
+            ticks += sum(map(int, stat[stat.rfind(b")") + 2 :].split()[11:15]))
+        with suppress(OSError, ValueError):
+            lines = Path(f"/proc/{one}/io").read_text().splitlines()
+            moved += sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+    return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "moved": moved}
 
 
 def _from_kernel(pid: int) -> str:

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 TOKEN_HEADER = "X-Shoal-Agent"
+INSTANCE_HEADER = "X-Shoal-Instance"
 BEAT_INTERVAL_S = 1.0
+JOIN_REFUSED = "its agent could not join the server"
+"""How the reason of a node begins whose agent the server has turned away."""
 STOP_REASON = "stop-reason"
 """The file beside the SDK's records that says why the workers are told to stop."""
 SAVE_WANTED = "save-wanted"
 """The file there by which a checkpoint is asked for."""
 
+PUT_BACK = "SHOAL_PUT_BACK"
+"""Set to 0 by a job: its working directory is not looked at for checkpoints, and nothing is put back."""
 GATEWAY_USER = "agent"
 """As whom an agent comes to the SSH gateway, with its token; no lease is called so."""
 LEASE_HOST, LEASE_PORT = "lease", 22
@@ -47,6 +52,7 @@ class Launch(_Wire):
     token: str
     url: str
     server_file: str | None = None
+    instance: str | None = None
     store_path: str | None = None
     work_dir: str
     cache_dir: str
@@ -73,6 +79,13 @@ class Mount(_Wire):
     name: str
 
 
+class PutBack(_Wire):
+    id: str
+    name: str
+    place: str
+    manifest_id: str
+
+
 class Neighbours(_Wire):
     key: str
     own: str
@@ -95,10 +108,14 @@ class JoinReply(_Wire):
     secrets: dict[str, str] = {}
     lease: dict[str, Any] | None = None
     neighbours: dict[str, Neighbours] = {}
+    allow_torch_change: bool = False
+    put_back: list[PutBack] = []
+    is_distributed: bool = False
 
     def __init__(self, data: dict[str, Any]):
         super().__init__(data)
         self.mounts = [Mount(m) for m in data.get("mounts", [])]
+        self.put_back = [PutBack(p) for p in data.get("put_back", [])]
         self.neighbours = {k: Neighbours(v) for k, v in data.get("neighbours", {}).items()}
 
     @property

@@ -1,4 +1,4 @@
-"""A job as commands to type on each of its machines: what the agents would run, through torchrun, with the same environment."""
+"""A job as commands to type on each of its machines: what the agents would run, through torchrun where there are several workers, with the same environment."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def by_hand(wanted: Wanted, places: Places, source: Path) -> list[ByHand]:
     command = runtime.command(spec.entry, "python", source)
     data = _data(wanted.datasets)
     argv = [rewrite(word.replace(str(source), str(places.code))) for word in command.argv]
-    if data and command.script and not runtime.passes_data(spec.entry) and _takes_data(source / command.script):
+    script = _text(source / command.script) if command.script else ""
+    if data and script and not runtime.passes_data(spec.entry) and runtime.accepts_data(script):
         argv += ["--data", rewrite(data)]
     nodes = []
     for node in range(job.nodes):
@@ -102,7 +103,8 @@ def by_hand(wanted: Wanted, places: Places, source: Path) -> list[ByHand]:
         env = {k: v for k, v in contract.items() if k in _KEPT or k.startswith(_OF_FLEXAI)}
         env |= {k: rewrite(v) for k, v in spec.env.items()}
         env |= {} if command.per_rank else runtime.launcher_env(launch, join)
-        words = _torchrun(launch, join, argv) if command.per_rank else argv
+        plain = spec.launcher != "torchrun" and runtime.is_plain(join, script)
+        words = _torchrun(launch, join, argv) if command.per_rank and not plain else argv
         nodes.append(ByHand(node, str(places.code), env, spec.secrets, words))
     return nodes
 
@@ -124,15 +126,17 @@ def _launch(wanted: Wanted, node: int) -> Launch:
 def _join(wanted: Wanted) -> JoinReply:
     job = wanted.job
     master = {"master_addr": wanted.address, "master_port": wanted.port}
-    return JoinReply({"ready": True, "num_nodes": job.nodes, "accels": job.accels, **master})
+    several = job.spec.max_nodes * job.accels > 1
+    return JoinReply({"ready": True, "num_nodes": job.nodes, "accels": job.accels, "is_distributed": several, **master})
 
 
 def _data(names: list[str]) -> str | None:
     return None if not names else f"{INPUT}/{names[0]}" if len(names) == 1 else INPUT
 
 
-def _takes_data(script: Path) -> bool:
+def _text(script: Path) -> str:
+    """Return the text of a script; '' if it cannot be read."""
     try:
-        return runtime.accepts_data(script.read_text("utf-8", "replace"))
+        return script.read_text("utf-8", "replace")
     except OSError:
-        return False
+        return ""

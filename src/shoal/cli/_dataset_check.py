@@ -68,9 +68,9 @@ def print_findings(view: DatasetView, findings: Findings) -> None:
     if findings.problems:
         columns = [
             Column("PROBLEM", lambda p: p.kind.replace("_", " ")),
-            Column("FILE", lambda p: p.path),
-            Column("LINE", lambda p: p.line, is_right=True),
-            Column("WHAT", lambda p: p.message),
+            Column("FILE", lambda p: p.path, is_text=True),
+            Column("LINE", lambda p: p.line, is_right=True, rank=1),
+            Column("WHAT", lambda p: p.message, is_text=True),
         ]
         out.table(findings.problems, columns)
     looked = f"{plural(findings.files, 'file')}, {size(view.size)}, {plural(findings.files_read, 'file')} read"

@@ -19,6 +19,7 @@ from shoal.cli._session import connect, session
 from shoal.cli._signals import terminable
 from shoal.cli._source import SourceChoice, send_source
 from shoal.cli._spec_file import read_spec
+from shoal.core import start_seed
 from shoal.core.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -112,10 +113,15 @@ def show(found: dict[str, Any]) -> None:
     columns = [
         Column("FAULT", lambda r: r["fault"]),
         Column("SURVIVED", lambda r: _yes_no(r["survived"])),
-        Column("STEPS LOST", lambda r: r["steps_lost"], is_right=True),
+        Column("STEPS LOST", lambda r: r["steps_lost"], is_right=True, rank=2),
         Column("EXACT", lambda r: _yes_no(r["exact"])),
-        Column("RECOVERED IN", lambda r: None if r["recover_s"] is None else f"{r['recover_s']:.1f} s", is_right=True),
-        Column("", lambda r: r["note"]),
+        Column(
+            "RECOVERED IN",
+            lambda r: None if r["recover_s"] is None else f"{r['recover_s']:.1f} s",
+            is_right=True,
+            rank=1,
+        ),
+        Column("", lambda r: r["note"], is_text=True),
     ]
     out.table(found["faults"], columns)
     out.line()
@@ -174,7 +180,7 @@ def _wanted(client: Client, entry: Sequence[str], flags: JobFlags, planned: Plan
 @contextmanager
 def _copies(client: Client, spec: JobSpec, *, keep: bool) -> Iterator[Any]:
     """A function that runs one copy to its end; whatever happens, none of them is left."""
-    tag = secrets.token_hex(2)
+    tag, seed = secrets.token_hex(2), start_seed.new()
     made: dict[str, JobView | None] = {}
 
     def run(what: str, planned: Plan) -> JobView:
@@ -184,7 +190,7 @@ def _copies(client: Client, spec: JobSpec, *, keep: bool) -> Iterator[Any]:
         changes = {
             "name": name,
             "min_nodes": spec.max_nodes,
-            "env": spec.env | {VARIABLE: planned.dump()},
+            "env": spec.env | {VARIABLE: planned.dump(), start_seed.VARIABLE: seed},
             "priority": LOWEST,
             "batch": None,
         }

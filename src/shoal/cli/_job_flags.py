@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from shoal.cli._output import out
-from shoal.cli._parse import parse_nodes, parse_pairs, parse_seconds
+from shoal.cli._parse import DeviceName, parse_nodes, parse_pairs, parse_seconds
 from shoal.cli._session import session
 from shoal.cli._source import NotebookChoice, SourceChoice
 from shoal.cli.run import EMULATE_CUDA
+from shoal.core.durations import parse_stall_timeout
 from shoal.core.errors import UsageError
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
@@ -120,18 +121,24 @@ class JobFlags(CodeFlags):
         Checkpoint to mount at /input-checkpoint.
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
+    allow_torch_change
+        Let requirements.txt replace the machine's torch (refused otherwise).
     nodes
         Number of nodes, or MIN:MAX for as many as there are (default 1).
     grow
         With MIN:MAX: save and go on with more nodes when there is room for them.
     accels
         Slots per node, one worker on each (default 1).
+    device
+        Kind of slots: cpu, cuda, rocm, xpu; any: whichever are free. Default auto: accelerators where the pool has any that could hold the job, else CPUs.
     max_restarts
         New attempts after a failure; counts anew on progress (default 3).
     priority
         From -100 to 100; higher runs first, and lower ones make way (default 0).
     time_limit
         Stop it after this long: 90s, 30m, 8h, 2d. It may start sooner for it.
+    stall_timeout
+        Restart it after this long without a line, metric or step: 30m, or never. Default: only when it surely hangs.
     budget
         Stop it, with a checkpoint, before it has used more: 5.00 (money) or 2h (of slots).
     expected
@@ -152,12 +159,15 @@ class JobFlags(CodeFlags):
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
+    allow_torch_change: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
     grow: Annotated[bool, Parameter(group=SIZE)] = False
     accels: Annotated[int, Parameter(name=("--accels", "-a"), group=SIZE)] = 1
+    device: Annotated[DeviceName, Parameter(group=SIZE)] = "auto"
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
     time_limit: Annotated[str | None, Parameter(group=SIZE)] = None
+    stall_timeout: Annotated[str | None, Parameter(group=SIZE)] = None
     budget: Annotated[str | None, Parameter(group=SIZE)] = None
     expected: Annotated[str | None, Parameter(group=SIZE)] = None
     exclude: Annotated[list[str] | None, many("--exclude", group=SIZE)] = None
@@ -179,11 +189,13 @@ class JobFlags(CodeFlags):
             "max_nodes": high,
             "grow": self.grow,
             "accels": self.accels,
+            "device": self.device,
             "env": self.variables(),
             "secrets": parse_pairs(self.secret, "--secret", "NAME=SECRET"),
             "max_restarts": self.max_restarts,
             "priority": self.priority,
             "time_limit_s": parse_seconds(self.time_limit, "--time-limit"),
+            "stall_timeout_s": parse_stall_timeout(self.stall_timeout, "--stall-timeout"),
             "budget": plain_budget(self.budget) if self.budget else None,
             "expected_s": parse_seconds(self.expected, "--expected"),
             "exclude": self.exclude or [],
@@ -192,6 +204,7 @@ class JobFlags(CodeFlags):
             "keep_best": self.keep_best,
             "launcher": self.launcher,
             "allow_cpu": self.allow_cpu,
+            "allow_torch_change": self.allow_torch_change,
         }
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from shoal.agent import runtime
 from shoal.agent.inputs import OUTPUT, data_path, lay_out
 from shoal.agent.reasons import explain, last_error
+from shoal.agent.run_end import correct_end
 from shoal.agent.sandbox import Bind, Mode, Rewriter, choose, forget, wrap
 from shoal.agent.wire import JoinReply, Launch, Mount
 from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch, Workers, wait_readable
@@ -27,7 +28,11 @@ from shoal.core.settings import Layout
 
 GRACE_S = 30.0
 """Between the first Ctrl-C (or SIGTERM) and SIGKILL: time to save."""
-_NOT_OURS = frozenset({"SHOAL_RESUME_FROM", "FLEXAI_INPUT_CHECKPOINT_DIR", "SHOAL_EMULATE_CUDA_TOLD", "SHOAL_SPOOL"})
+_NOT_OURS = frozenset(
+    "SHOAL_RESUME_FROM FLEXAI_INPUT_CHECKPOINT_DIR SHOAL_EMULATE_CUDA_TOLD SHOAL_SPOOL RANK LOCAL_RANK WORLD_SIZE "
+    "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR MASTER_PORT".split()
+)
+"""Left by the process that started us: neither the place of its worker nor its checkpoint is ours."""
 _NOT_LOCAL = frozenset({"SHOAL_URL", "SHOAL_NO_AUTOSTART"})
 
 
@@ -69,6 +74,8 @@ class LocalRun:
         finally:
             tee.close()
             shutil.rmtree(self.run_dir.tmp, ignore_errors=True)
+        if not ended.stopped:
+            correct_end(self.run_dir.spool, ended.code, ended.reason)
         self.run_dir.end(ended.code, ended.reason)
         return ended
 
@@ -137,7 +144,8 @@ class LocalRun:
         command = runtime.command(list(self.entry), self.python, Path.cwd())
         data = data_path(self._mounts)
         argv = [rewrite(a) for a in command.argv]
-        if data and command.script and not runtime.passes_data(list(self.entry)) and _takes_data(command.script):
+        script = _text(command.script)
+        if data and script and not runtime.passes_data(list(self.entry)) and runtime.accepts_data(script):
             argv += ["--data", rewrite(data)]
         paths = runtime.Paths(
             host_path(data) if data else None,
@@ -154,8 +162,10 @@ class LocalRun:
 
         if not command.per_rank:
             return [Spec(argv, env(runtime.launcher_env(launch, join)), 0, group=True)]
+        plain = runtime.is_plain(join, script)
+        error_file = str(self.run_dir.tmp / "error.{}.json")
         return [
-            Spec(argv, env(runtime.rank_env(launch, join, rank, str(self.run_dir.tmp / f"error.{rank}.json"))), rank)
+            Spec(argv, env(runtime.rank_env(launch, join, rank, error_file.format(rank), plain=plain)), rank)
             for rank in range(self.nproc)
         ]
 
@@ -225,18 +235,19 @@ def _judge(watch: Watch, tee: Tee, signals: _Signals) -> Ended:
 
 def _host_env() -> dict[str, str]:
     """All of the present environment, with this interpreter's programs on the path."""
-    env = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
+    env = {k: v for k, v in os.environ.items() if k not in _NOT_OURS and not k.startswith("TORCHELASTIC_")}
     folder = str(Path(sys.executable).parent)
     if folder not in env.get("PATH", "").split(":"):
         env["PATH"] = f"{folder}:{env.get('PATH', '/usr/bin:/bin')}"
     return env
 
 
-def _takes_data(script: str) -> bool:
+def _text(script: str | None) -> str:
+    """Return the text of the entry script; '' if the entry is not a script, or it cannot be read."""
     try:
-        return runtime.accepts_data(Path(script).read_text("utf-8", "replace"))
+        return Path(script).read_text("utf-8", "replace") if script else ""
     except OSError:
-        return False
+        return ""
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from shoal.cli._each import demand, each
 from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_duration
+from shoal.cli._parse import DeviceName, parse_duration
 from shoal.cli._session import connect
 from shoal.core.durations import duration
 from shoal.core.errors import Refused, UsageError
@@ -24,6 +24,7 @@ _MANY = Parameter(negative=(), consume_multiple=False)
 def rent(
     *,
     accels: int = 1,
+    device: DeviceName = "auto",
     time: str = "8h",
     name: str | None = None,
     prefer: Annotated[list[str] | None, _MANY] = None,
@@ -47,6 +48,7 @@ def rent(
 
       shoal machine rent
       shoal machine rent --name box --accels 2 --time 2d --dataset wikitext
+      shoal machine rent --device cuda
       shoal machine rent --repository-url https://github.com/me/exp
       shoal machine rent --no-wait --json
 
@@ -54,6 +56,8 @@ def rent(
     ----------
     accels
         Slots (default 1).
+    device
+        Kind of slots: cpu, cuda, rocm, xpu; any: whichever are free. Default auto: accelerators where the pool has any, else CPUs.
     time
         For how long, at most seven days (default 8h); it can be extended.
     name
@@ -87,6 +91,7 @@ def rent(
         ask = _ask(
             name=name,
             accels=accels,
+            device=device,
             time_s=seconds,
             prefer=prefer or [],
             datasets=dataset or [],
@@ -173,11 +178,11 @@ def lease_columns() -> list[Column]:
     return [
         Column("LEASE", lambda v: v.name),
         Column("STATUS", lambda v: v.status, is_status=True),
-        Column("MACHINE", lambda v: v.machine),
-        Column("SLOTS", lambda v: v.accels, is_right=True),
-        Column("SANDBOX", lambda v: v.sandbox),
-        Column("ENDS", lambda v: v.ended_at or v.expires_at),
-        Column("SSH", lambda v: v.command if v.status == "running" else v.reason or v.waiting),
+        Column("MACHINE", lambda v: v.machine, rank=2),
+        Column("SLOTS", lambda v: v.accels, is_right=True, rank=3),
+        Column("SANDBOX", lambda v: v.sandbox, rank=4),
+        Column("ENDS", lambda v: v.ended_at or v.expires_at, rank=1),
+        Column("SSH", lambda v: v.command if v.status == "running" else v.reason or v.waiting, is_text=True),
     ]
 
 

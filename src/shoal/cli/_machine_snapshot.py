@@ -11,6 +11,7 @@ from shoal.cli._each import demand, each
 from shoal.cli._format import size
 from shoal.cli._machine_rent import rent
 from shoal.cli._output import Column, out
+from shoal.cli._parse import DeviceName
 from shoal.cli._session import connect
 from shoal.client.waiting import poll
 from shoal.core.errors import TimedOut
@@ -40,11 +41,11 @@ def list_snapshots(lease: str | None = None, /) -> None:
     columns = [
         Column("ID", lambda s: s.id),
         Column("LEASE", lambda s: s.lease),
-        Column("MACHINE", lambda s: s.machine),
-        Column("FILES", lambda s: s.files, is_right=True),
-        Column("SIZE", lambda s: size(s.size), is_right=True),
-        Column("CREATED", lambda s: s.created_at),
-        Column("KEPT UNTIL", lambda s: s.expires_at),
+        Column("MACHINE", lambda s: s.machine, rank=4),
+        Column("FILES", lambda s: s.files, is_right=True, rank=3),
+        Column("SIZE", lambda s: size(s.size), is_right=True, rank=2),
+        Column("CREATED", lambda s: s.created_at, rank=2),
+        Column("KEPT UNTIL", lambda s: s.expires_at, rank=1),
     ]
     out.show(found, lambda: out.table(found, columns, empty="No snapshots yet: one is made when a lease ends."))
 
@@ -108,6 +109,7 @@ def restore(
     *,
     name: str | None = None,
     accels: int = 1,
+    device: DeviceName = "auto",
     time: str = "8h",
     ssh_key: Annotated[list[Path] | None, Parameter(negative=(), consume_multiple=False)] = None,
     wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
@@ -127,6 +129,8 @@ def restore(
         What to call the new lease (default: one is made up).
     accels
         Slots (default 1).
+    device
+        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `machine rent`).
     time
         For how long, at most seven days (default 8h).
     ssh_key
@@ -134,4 +138,4 @@ def restore(
     wait
         Wait until it can be used (default: yes; --no-wait returns at once).
     """
-    return rent(accels=accels, time=time, name=name, ssh_key=ssh_key, wait=wait, restore=snapshot)
+    return rent(accels=accels, device=device, time=time, name=name, ssh_key=ssh_key, wait=wait, restore=snapshot)

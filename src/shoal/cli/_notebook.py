@@ -103,10 +103,10 @@ def print_receipt(receipt: Receipt) -> None:
     """All of it, cell by cell."""
     columns = [
         Column("CELL", lambda c: c.number, is_right=True),
-        Column("KIND", lambda c: c.kind),
-        Column("FATE", lambda c: _FATES[c.fate]),
-        Column("WHAT", lambda c: c.text),
-        Column("LINE", lambda c: c.script_line, is_right=True),
+        Column("KIND", lambda c: c.kind, rank=2),
+        Column("FATE", lambda c: _FATES[c.fate], rank=1),
+        Column("WHAT", lambda c: c.text, is_text=True),
+        Column("LINE", lambda c: c.script_line, is_right=True, rank=1),
     ]
     out.table(receipt.cells, columns)
     hints = [(c.number, change) for c in receipt.cells for change in c.changes if change.hint]

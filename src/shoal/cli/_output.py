@@ -6,12 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from shoal.cli._format import STATUS_STYLES, ago, clean, timestamp
+from shoal.cli._tables import GAP, Column, Fit, fit, natural_width
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; the value's type decides how it is shown (times relative on a terminal, ISO in a pipe)."""
-
-    title: str
-    value: Callable[[Any], Any]
-    is_status: bool = False
-    is_right: bool = False
+__all__ = ["Column", "Output", "as_json", "human", "json_line", "out", "plain"]
 
 
 class Output:
@@ -35,6 +28,8 @@ class Output:
         """The name we were called by, for the commands that hints suggest."""
         self.json = False
         self.quiet = False
+        self.wide = False
+        """All columns of a table, however narrow the terminal is."""
         self._sticky = ""
         self._consoles: dict[bool, Console] = {}
 
@@ -73,10 +68,18 @@ class Output:
         if not rows and empty and self.is_terminal:
             self.say(empty)
             return
-        if self.is_terminal:
-            self.console().print(self.rich_table(rows, columns))
-        else:
+        if not self.is_terminal:
             self._plain_table(rows, columns)
+            return
+        cells = _cells(rows, columns)
+        if self.wide:
+            # A console as wide as the table: the terminal breaks the lines, and what is copied from it is whole.
+            self._new_console(sys.stdout, natural_width(columns, cells)).print(_rich_table(cells, columns, None))
+            return
+        found = fit(columns, cells, self.console().width)
+        self.console().print(_rich_table(cells, columns, found))
+        if found.left_out:
+            self.dim(f"Not shown: {', '.join(columns[i].title.lower() for i in found.left_out)}. All columns: --wide")
 
     def fields(self, pairs: Iterable[tuple[str, Any]], *, indent: str = "") -> None:
         """Label and value, one per line; pairs without a value are left out."""
@@ -148,14 +151,16 @@ class Output:
             sys.stderr.write("\n")
 
     def console(self, *, stderr: bool = False) -> Console:
-        from rich.console import Console
-
         stream = sys.stderr if stderr else sys.stdout
         known = self._consoles.get(stderr)
         if known is None or known.file is not stream:
-            known = Console(file=stream, highlight=False, markup=False, emoji=False)
-            self._consoles[stderr] = known
+            known = self._consoles[stderr] = self._new_console(stream)
         return known
+
+    def _new_console(self, stream: TextIO, width: int | None = None) -> Console:
+        from rich.console import Console
+
+        return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
     def _tell(self, text: str, style: str = "", *, lead: str = "") -> None:
         sticky = self.hide_sticky()
@@ -183,19 +188,8 @@ class Output:
 
     def rich_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> Table:
         """As `table` shows it on a terminal."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-        for column in columns:
-            # Folding, never an ellipsis: what is shown can be copied.
-            table.add_column(column.title, justify="right" if column.is_right else "left", overflow="fold")
-        for row in rows:
-            cells = [(human(column.value(row)), column.is_status) for column in columns]
-            table.add_row(
-                *(Text(text, style=STATUS_STYLES.get(text, "") if is_status else "") for text, is_status in cells)
-            )
-        return table
+        cells = _cells(rows, columns)
+        return _rich_table(cells, columns, None if self.wide else fit(columns, cells, self.console().width))
 
     def _plain_table(self, rows: Sequence[Any], columns: Sequence[Column]) -> None:
         grid = [[c.title for c in columns], *([plain(c.value(row)) for c in columns] for row in rows)]
@@ -206,6 +200,32 @@ class Output:
                 for cell, width, column in zip(line, widths, columns, strict=True)
             ]
             self.line("  ".join(padded).rstrip())
+
+
+def _cells(rows: Sequence[Any], columns: Sequence[Column]) -> list[list[str]]:
+    return [[human(column.value(row)) for column in columns] for row in rows]
+
+
+def _rich_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], found: Fit | None) -> Table:
+    """A table of the columns that fit; of all where `found` is None."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = list(range(len(columns))) if found is None else found.shown
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    for column in (columns[i] for i in shown):
+        # Sentences wrap between words. A name is folded where it is wider than the terminal, and never cut: what is
+        # shown can be copied.
+        table.add_column(
+            column.title,
+            justify="right" if column.is_right else "left",
+            overflow="fold",
+            no_wrap=not column.is_text and (found is None or found.fits),
+        )
+    for row in cells:
+        styles = [STATUS_STYLES.get(row[i], "") if columns[i].is_status else "" for i in shown]
+        table.add_row(*(Text(row[i], style=style) for i, style in zip(shown, styles, strict=True)))
+    return table
 
 
 def human(value: Any) -> str:

@@ -9,6 +9,7 @@ from shoal.cli._follow import progress_text, run_time
 from shoal.cli._format import STATUS_STYLES, ago, clean, duration, plural, size, timestamp
 from shoal.cli._output import Column, out
 from shoal.cli._spark import number
+from shoal.core.durations import stall_timeout
 from shoal.core.money import MILLION, money
 
 if TYPE_CHECKING:
@@ -70,10 +71,12 @@ def _resources(job: JobView) -> None:
             ("Source", _source(job.source)),
             (
                 "Resources",
-                f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}",
+                f"{asked} node{'' if asked == '1' else 's'} × {plural(spec.accels, 'accel')}{', growing' if spec.grow else ''}"
+                f"{'' if spec.device == 'auto' else f', device {spec.device}'}",
             ),
             ("Launcher", spec.launcher),
             ("Without GPU", "trains on the CPU (--allow-cpu)" if spec.allow_cpu else None),
+            ("Torch", "may be replaced by requirements.txt" if spec.allow_torch_change else None),
             ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
             ("Checkpoint", spec.checkpoint),
             ("Env", " ".join(f"{k}={shlex.quote(v)}" for k, v in spec.env.items())),
@@ -81,6 +84,7 @@ def _resources(job: JobView) -> None:
             ("Priority", spec.priority or None),
             ("Restarts", f"up to {spec.max_restarts}"),
             ("Time limit", duration(spec.time_limit_s) if spec.time_limit_s else None),
+            ("Stall timeout", None if spec.stall_timeout_s is None else stall_timeout(spec.stall_timeout_s)),
             ("Budget", spec.budget),
         ],
         indent="  ",
@@ -104,12 +108,12 @@ def _attempts(job: JobView) -> None:
     columns = [
         Column("ATTEMPT", lambda r: r[0].number, is_right=True),
         Column("NODE", lambda r: r[1].index, is_right=True),
-        Column("MACHINE", lambda r: r[1].machine),
-        Column("SLOTS", lambda r: ",".join(map(str, r[1].slots))),
+        Column("MACHINE", lambda r: r[1].machine, rank=1),
+        Column("SLOTS", lambda r: ",".join(map(str, r[1].slots)), rank=3),
         Column("STATE", lambda r: r[1].state, is_status=True),
-        Column("EXIT", lambda r: r[1].exit_code, is_right=True),
-        Column("PATHS", lambda r: r[1].paths),
-        Column("REASON", lambda r: r[1].reason or r[0].reason),
+        Column("EXIT", lambda r: r[1].exit_code, is_right=True, rank=2),
+        Column("PATHS", lambda r: r[1].paths, rank=4),
+        Column("REASON", lambda r: r[1].reason or r[0].reason, is_text=True),
     ]
     out.table(rows, columns)
 
@@ -122,9 +126,9 @@ def _bugs(job: JobView) -> None:
         Column("STEP", lambda b: b.step, is_right=True),
         Column("RANK", lambda b: b.rank, is_right=True),
         Column("ATTEMPT", lambda b: b.attempt, is_right=True),
-        Column("WHERE", lambda b: b.where),
-        Column("CAPSULE", lambda b: size(b.size) if b.ready else "on its way"),
-        Column("ERROR", lambda b: f"{b.error}: {b.message}"),
+        Column("WHERE", lambda b: b.where, is_text=True, rank=1),
+        Column("CAPSULE", lambda b: size(b.size) if b.ready else "on its way", rank=3),
+        Column("ERROR", lambda b: f"{b.error}: {b.message}", is_text=True),
     ]
     out.table(job.bugs, columns)
     out.styled((f"  run one again: {out.prog} training replay {job.name}", "dim"))
@@ -136,9 +140,9 @@ def _preflight(job: JobView) -> None:
     out.heading("Found by its preflight")
     columns = [
         Column("SEVERITY", lambda f: f.severity),
-        Column("WHERE", lambda f: f"{f.path}:{f.line}" if f.path else None),
-        Column("RULE", lambda f: f.rule),
-        Column("WHAT", lambda f: f.message),
+        Column("WHERE", lambda f: f"{f.path}:{f.line}" if f.path else None, is_text=True, rank=1),
+        Column("RULE", lambda f: f.rule, rank=2),
+        Column("WHAT", lambda f: f.message, is_text=True),
     ]
     out.table(job.preflight.findings, columns)
 

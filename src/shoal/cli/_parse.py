@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from shoal.core.durations import parse_duration
 from shoal.core.errors import UsageError
 
-__all__ = ["parse_duration", "parse_nodes", "parse_pairs", "parse_seconds", "parse_since"]
+__all__ = ["DeviceName", "parse_duration", "parse_nodes", "parse_pairs", "parse_seconds", "parse_since"]
 
+DeviceName = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+"""The same as `core.jobs.Device`, whose module takes too long to import for a command line."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -69,6 +69,7 @@ def ask(client: Client, spec: JobSpec, job: str | None = None) -> QuoteView:
             min_nodes=spec.min_nodes,
             max_nodes=spec.max_nodes,
             accels=spec.accels,
+            device=spec.device,
             source_id=spec.source_id,
             job=job,
         )
@@ -80,8 +81,8 @@ def show(found: QuoteView, entry: Sequence[str]) -> None:
         columns = [
             Column("NODES × SLOTS", lambda r: f"{r.nodes} × {r.accels}"),
             Column("TIME", _time),
-            Column("SLOT-HOURS", _slot_hours),
-            Column("RESTS ON", _basis),
+            Column("SLOT-HOURS", _slot_hours, rank=1),
+            Column("RESTS ON", _basis, is_text=True, rank=2),
         ]
         if found.price:
             columns.insert(3, Column("COST", lambda r: _cost(r, found.currency)))

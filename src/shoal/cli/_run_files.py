@@ -82,7 +82,7 @@ class RunFiles:
 
     def state(self) -> RunState:
         """By its own last word, by what `shoal run` noted, or by its silence. After the spools were read."""
-        from shoal.core.jobs import Progress
+        from shoal.core.jobs import Progress, unfinished
         from shoal.core.metrics import RunState
 
         attempts = [a for a in self.facts.get("attempts") or [] if isinstance(a, dict)]
@@ -103,6 +103,7 @@ class RunFiles:
         told = self.ending.progress.report()
         if told and status is not None:
             told = {**told, "eta_s": None, "eta_low_s": None, "eta_high_s": None}
+            told = unfinished(told) if status is JobState.FAILED else told
         return RunState(
             status=status or JobState.RUNNING,
             reason=reason,
@@ -133,7 +134,7 @@ class Ending:
 
     def note(self, record: dict[str, Any]) -> None:
         kind = record.get("k")
-        if kind in ("s", "p"):
+        if kind in ("s", "p", "f"):
             self.progress.note(record)
         if kind == "s":
             self.status = self.why = self.at = None  # it was resumed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli._run_files import RunFiles, skip_lines, whole_lines
-from shoal.core.errors import NameTaken, ShoalError
+from shoal.core.errors import NameTaken, ShoalError, StorageFull, Unreachable
 
 if TYPE_CHECKING:
     from shoal.client import Client
@@ -166,6 +166,8 @@ class Importer:
             wanted = BugCommit.model_validate(wire_body(rank, line, record, packed.manifest.model_dump(mode="json")))
             self._client.runs.send_bug(job, wanted, packed)
             self.brought.bugs += 1
+        except (Unreachable, StorageFull):
+            raise  # the next pass brings it
         except (OSError, ShoalError, ValidationError) as error:
             self.brought.problems.append(f"bug capsule {record.get('name')!r} was left out: {error}")
 

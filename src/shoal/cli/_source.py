@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.cli._format import bar, plural, size
+from shoal.cli._format import bar, clean, plural, size
 from shoal.cli._output import out
 from shoal.core.errors import EntryNotFound, UsageError
 from shoal.core.names import did_you_mean
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = ServerSettings().max_source_mb << 20
 MAX_FILES = 100_000
+MOST_NAMED = 10
 Look = Callable[[Path, Sequence[str], Sequence[str]], None]
 _SUFFIXES = (".py", ".sh")
 _REDRAW_S = 0.1
@@ -130,7 +131,7 @@ def _what_was_meant(script: str, paths: Sequence[str], folder: Path | None) -> s
     if elsewhere:
         return f"Did you mean {' or '.join(map(repr, elsewhere[:3]))}?"
     if folder is not None and (folder / script).is_file():
-        return "The file is there, but .gitignore or .shoalignore leaves it out."
+        return "The file is there, but .gitignore, .shoalignore or the name of its folder leaves it out."
     inside = [path for path in scripts if path.startswith(script.rstrip("/") + "/")]
     if guess := did_you_mean(script, inside or scripts):
         return guess.strip()
@@ -163,11 +164,27 @@ def _send(
 
 
 def deliver(client: Client, packed: PackedTree, origin: dict[str, str]) -> str:
-    """Send what the server lacks of it; the source's id."""
+    """Send what the server lacks of it; the source's id. Files that are probably data are named first."""
+    _name_large_files(packed, origin)
     with _UploadBar(packed) as progress:
         source, sent = client.sources.send(packed, origin, progress=progress.add)
     out.dim(f"Source: {plural(source.files, 'file')}, {size(source.size)} ({size(sent)} sent)")
     return source.id
+
+
+def _name_large_files(packed: PackedTree, origin: dict[str, str]) -> None:
+    from shoal.store.ignore import LARGE_FILE, human_size, large_files
+
+    found = large_files((f.path, f.size) for f in packed.manifest.files)
+    for path, num_bytes in found[:MOST_NAMED]:
+        out.warn(f"{clean(path)} ({human_size(num_bytes)}) is sent with the code.")
+    if len(found) > MOST_NAMED:
+        out.warn(
+            f"{plural(len(found) - MOST_NAMED, 'more file')} over {human_size(LARGE_FILE)} are sent with the code."
+        )
+    if found:
+        how = "make the archive without them" if origin["kind"] == "archive" else "list them in .shoalignore"
+        out.say(f"  To leave files out, {how}. Push data once with: {out.prog} dataset push NAME --file PATH")
 
 
 def _unpack(archive: Path, into: Path) -> Path:

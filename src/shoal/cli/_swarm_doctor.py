@@ -41,8 +41,8 @@ def doctor(link: str, /, *, folder: Annotated[Path | None, Parameter(name="--dir
         columns = [
             Column("WHAT", lambda c: c.what),
             Column("", lambda c: "ok" if c.is_fine else "NO" if c.is_fatal else "hm"),
-            Column("FOUND", lambda c: c.text),
-            Column("WHAT TO DO", lambda c: c.fix),
+            Column("FOUND", lambda c: c.text, is_text=True),
+            Column("WHAT TO DO", lambda c: c.fix, is_text=True),
         ]
         out.table(found, columns)
 

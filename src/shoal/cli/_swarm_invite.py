@@ -66,10 +66,12 @@ def invitations(name: str, /) -> None:
     columns = [
         Column("NAME", lambda i: i.name),
         Column("OPEN", lambda i: "yes" if i.is_open else "revoked" if i.revoked_at else "no"),
-        Column("PEERS", lambda i: i.peers if i.max_peers is None else f"{i.peers} of {i.max_peers}", is_right=True),
-        Column("EXPIRES", lambda i: i.expires_at),
-        Column("BY", lambda i: i.created_by),
-        Column("ID", lambda i: i.id),
+        Column(
+            "PEERS", lambda i: i.peers if i.max_peers is None else f"{i.peers} of {i.max_peers}", is_right=True, rank=1
+        ),
+        Column("EXPIRES", lambda i: i.expires_at, rank=1),
+        Column("BY", lambda i: i.created_by, rank=2),
+        Column("ID", lambda i: i.id, is_id=True),
     ]
     out.show(found, lambda: out.table(found, columns))
 

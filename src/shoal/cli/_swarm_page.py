@@ -17,14 +17,14 @@ _EVENTS = 15
 PEER_COLUMNS = [
     Column("NAME", lambda p: p.name),
     Column("STATE", lambda p: p.state, is_status=True),
-    Column("ROUND", lambda p: p.round, is_right=True),
-    Column("SAMPLES", lambda p: p.samples, is_right=True),
-    Column("SHARE", lambda p: f"{100 * p.share:.1f} %", is_right=True),
-    Column("PER SECOND", lambda p: number(p.samples_per_s), is_right=True),
-    Column("LOSS", lambda p: number(p.loss), is_right=True),
-    Column("SENT", lambda p: size(p.bytes_out), is_right=True),
-    Column("SEEN", lambda p: p.seen_at),
-    Column("ID", lambda p: p.id),
+    Column("ROUND", lambda p: p.round, is_right=True, rank=3),
+    Column("SAMPLES", lambda p: p.samples, is_right=True, rank=4),
+    Column("SHARE", lambda p: f"{100 * p.share:.1f} %", is_right=True, rank=1),
+    Column("PER SECOND", lambda p: number(p.samples_per_s), is_right=True, rank=5),
+    Column("LOSS", lambda p: number(p.loss), is_right=True, rank=2),
+    Column("SENT", lambda p: size(p.bytes_out), is_right=True, rank=6),
+    Column("SEEN", lambda p: p.seen_at, rank=2),
+    Column("ID", lambda p: p.id, is_id=True),
 ]
 
 
@@ -76,5 +76,5 @@ def print_swarm(swarm: SwarmView) -> None:
     )
     if swarm.events:
         out.heading("What happened")
-        columns = [Column("WHEN", lambda e: e.at), Column("WHAT", lambda e: e.message)]
+        columns = [Column("WHEN", lambda e: e.at), Column("WHAT", lambda e: e.message, is_text=True)]
         out.table(swarm.events[-_EVENTS:], columns)

@@ -125,13 +125,19 @@ class Peer:
         """What runs from here on is somebody else's code: it sees of our environment what a job would."""
         from shoal.agent.environment import Builder
         from shoal.agent.runtime import base_env
+        from shoal.agent.sandbox import Walls, choose
 
         kept = base_env(os.environ) | {k: v for k in _KEPT if (v := os.environ.get(k))}
         for key in set(os.environ) - set(kept):
             del os.environ[key]
         code = self._home / "code"
         os.chdir(code)
-        builder = Builder(Layout().cache_dir, sys.executable, out.say, lambda: False)
+        layout = Layout()
+        walls = Walls(choose(layout.cache_dir), layout.private_paths())
+        # The swarm's code says which torch it needs; a peer has no other job to keep its own for.
+        builder = Builder(
+            layout.cache_dir, sys.executable, out.say, lambda: False, walls=walls, allow_torch_change=True
+        )
         self._python = builder.interpreter(code, dict(os.environ), self._joined.code)
 
     def _train(self, orders: PeerOrders) -> int:

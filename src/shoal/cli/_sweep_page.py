@@ -43,8 +43,10 @@ def print_sweep(view: SweepView, best: Sequence[TrialView]) -> None:
     importance = view.importance
     columns = [
         Column("PARAMETER", lambda name: name),
-        Column("VALUES", lambda name: _values(view, name)),
-        Column("MATTERS", lambda name: f"{importance[name]:.0%}" if name in importance else None, is_right=True),
+        Column("VALUES", lambda name: _values(view, name), is_text=True),
+        Column(
+            "MATTERS", lambda name: f"{importance[name]:.0%}" if name in importance else None, is_right=True, rank=1
+        ),
     ]
     out.table(list(spec.space), columns)
     if best:
@@ -67,12 +69,12 @@ def trial_columns(names: Iterable[str], *, with_job: bool = False) -> list[Colum
         Column("TRIAL", lambda t: t.number, is_right=True),
         Column("STATE", lambda t: t.state, is_status=True),
         Column("RESULT", lambda t: result_text(t.result), is_right=True),
-        *(Column(clean(name), of(name), is_right=True) for name in names),
-        Column("REPORTS", lambda t: t.reports, is_right=True),
-        Column("RAN FOR", lambda t: None if t.seconds is None else duration(t.seconds), is_right=True),
+        *(Column(clean(name), of(name), is_right=True, rank=2) for name in names),
+        Column("REPORTS", lambda t: t.reports, is_right=True, rank=4),
+        Column("RAN FOR", lambda t: None if t.seconds is None else duration(t.seconds), is_right=True, rank=3),
     ]
     if with_job:
-        columns += [Column("JOB", lambda t: t.job), Column("WHY", lambda t: t.reason)]
+        columns += [Column("JOB", lambda t: t.job, rank=2), Column("WHY", lambda t: t.reason, is_text=True, rank=3)]
     return columns
 
 

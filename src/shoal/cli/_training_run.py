@@ -43,6 +43,7 @@ def run(
 
       shoal training run hello -f -- train.py --lr 3e-4
       shoal training run big --nodes 2 --accels 4 --time-limit 8h -- train.py
+      shoal training run small --device cpu -- train.py
       shoal training run elastic --nodes 1:4 --grow -- train.py
       shoal training run from-git -u https://github.com/me/exp -b v1.2 -- train.py
       shoal training run from-colab --notebook train.ipynb -- --lr 3e-4
@@ -123,4 +124,5 @@ def _asked_for(job: JobView) -> str:
         if spec.min_nodes == spec.max_nodes
         else f"{spec.min_nodes} to {spec.max_nodes} nodes"
     )
-    return f"{nodes} × {plural(spec.accels, 'accel')}"
+    kind = "" if spec.device == "auto" else f", device {spec.device}"
+    return f"{nodes} × {plural(spec.accels, 'accel')}{kind}"

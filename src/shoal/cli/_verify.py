@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shoal.cli._output import out
+from shoal.cli._verify_start import (
+    DRAWS_AT_THE_START,
+    Start,
+    check_same_weights,
+    read_starts,
+    remarks,
+    uncontrolled,
+    unseeded,
+)
 from shoal.core.errors import Internal, JobFailed, MissingExtra, UsageError
 from shoal.sdk.ledger import audit
-from shoal.sdk.verify import MARK
+from shoal.sdk.verify import MARK, PREPARED
 
 _PARTS = {
     "model.pt": "a weight of the model",
@@ -56,7 +65,7 @@ class Evidence:
     """What one of the two runs has left."""
 
     name: str
-    events: list[tuple[str, int]]
+    events: list[tuple[str, int]] = field(default_factory=list)
     """(event, step), of all attempts, as the SDK told them."""
     failure: str | None = None
     """How it ended, if not well."""
@@ -64,6 +73,13 @@ class Evidence:
     """That of the last step."""
     metrics: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    """How each attempt started."""
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Take over what the SDK told in the log."""
+        told = list(lines)
+        self.events, self.starts = read_events(told), read_starts(told)
 
 
 def read_events(lines: Iterable[str]) -> list[tuple[str, int]]:
@@ -72,7 +88,8 @@ def read_events(lines: Iterable[str]) -> list[tuple[str, int]]:
         _, mark, text = line.partition(MARK)
         if mark:
             told = json.loads(text)
-            found.append((str(told["event"]), int(told["step"])))
+            if told["event"] != PREPARED:
+                found.append((str(told["event"]), int(told["step"])))
     return found
 
 
@@ -95,6 +112,23 @@ def check(plan: Plan, whole: Evidence, broken: Evidence) -> None:
             raise JobFailed(f"{run.name} failed before it could be compared: {run.failure}")
     _check_whole(plan, whole)
     _check_broken(plan, broken)
+    check_same_weights(whole.starts, broken.starts)
+
+
+def conclude(plan: Plan, whole: Evidence, broken: Evidence, again: Callable[[], Evidence]) -> dict[str, Any]:
+    """Return the certificate.
+
+    again   repeats the broken run with the random start of before the kill. Called if there are differences, and the script sets
+            no seed of its own: they may come of what it draws while it starts
+    """
+    check(plan, whole, broken)
+    certificate = certify(plan, whole, broken)
+    if certificate["bit_exact"] or not unseeded(broken.starts):
+        return certificate
+    repeated = again()
+    check(plan, whole, repeated)
+    second = certify(plan, whole, repeated)
+    return second | {"remarks": certificate["remarks"] + [DRAWS_AT_THE_START] * bool(second["bit_exact"])}
 
 
 def _check_whole(plan: Plan, run: Evidence) -> None:
@@ -127,7 +161,7 @@ def _check_broken(plan: Plan, run: Evidence) -> None:
 def certify(plan: Plan, whole: Evidence, broken: Evidence) -> dict[str, Any]:
     """The certificate, or what differs first and where."""
     assert whole.checkpoint is not None and broken.checkpoint is not None  # noqa: S101
-    compared = _compare(whole.checkpoint, broken.checkpoint)
+    compared = _compare(whole.checkpoint, broken.checkpoint, uncontrolled(whole.starts, broken.starts))
     orders = [audit(run.ledger) for run in (whole, broken)]
     order = next((report.difference for report in orders if not report.ok), None)
     first = compared["differences"][0] if compared["differences"] else None
@@ -145,6 +179,7 @@ def certify(plan: Plan, whole: Evidence, broken: Evidence) -> dict[str, Any]:
         "differences": compared["differences"],
         "num_differences": compared["count"],
         "first_metric": None if compared["equal"] else _first_metric(whole.metrics, broken.metrics),
+        "remarks": remarks(compared["left_out"], unseeded(broken.starts)),
         "runs": [whole.name, broken.name],
     }
 
@@ -177,6 +212,9 @@ def show(certificate: dict[str, Any]) -> None:
             f"{metric['first']!r} unbroken, {metric['second']!r} resumed"
         )
 
+    for remark in certificate["remarks"]:
+        out.line(f"\nRemark: {remark}")
+
 
 def describe(difference: Mapping[str, Any]) -> str:
     """In words: what kind of thing, where it is, and both values."""
@@ -195,10 +233,10 @@ def describe(difference: Mapping[str, Any]) -> str:
     return f"{part}, {place} ({difference['what']}): {values}"
 
 
-def _compare(first: Path, second: Path) -> dict[str, Any]:
+def _compare(first: Path, second: Path, uncontrolled: list[str]) -> dict[str, Any]:
     """In a process of its own: this one never imports torch."""
     done = subprocess.run(
-        [sys.executable, "-m", "shoal.sdk.compare", str(first), str(second)],
+        [sys.executable, "-m", "shoal.sdk.compare", str(first), str(second), *uncontrolled],
         capture_output=True,
         text=True,
         check=False,

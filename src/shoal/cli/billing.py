@@ -160,7 +160,7 @@ def cost_text(cost: float | None, currency: str | None) -> str | None:
 def _print_usage(found: UsageView) -> None:
     columns = [Column(_TITLES[found.by], lambda r: r.key)]
     if found.by != "job":
-        columns.append(Column("JOBS", lambda r: r.jobs, is_right=True))
+        columns.append(Column("JOBS", lambda r: r.jobs, is_right=True, rank=1))
     columns.append(Column("SLOT-HOURS", lambda r: f"{r.slot_seconds / 3600:.4f}", is_right=True))
     if found.costs:
         columns.append(Column("COST", lambda r: cost_text(r.cost, r.currency), is_right=True))

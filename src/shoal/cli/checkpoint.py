@@ -38,7 +38,7 @@ def list_checkpoints(*, job: str | None = None) -> None:
         COLUMNS[0],
         Column("JOB", lambda c: c.job),
         *COLUMNS[1:],
-        Column("KEPT", lambda c: "yes" if c.kept else ""),
+        Column("KEPT", lambda c: "yes" if c.kept else "", rank=4),
     ]
     empty = (
         f"No checkpoints yet. Jobs write them to /output-checkpoint; or: {out.prog} checkpoint push NAME --file PATH"

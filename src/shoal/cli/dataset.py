@@ -106,12 +106,12 @@ def list_datasets(*, all_versions: Annotated[bool, Parameter(name=("--all-versio
     shown = found if all_versions else _newest(found)
     columns = [
         Column("NAME", lambda d: d.name),
-        Column("VERSION", lambda d: d.version, is_right=True),
-        Column("STATUS", lambda d: d.status, is_status=True),
-        Column("FILES", lambda d: d.files, is_right=True),
+        Column("VERSION", lambda d: d.version, is_right=True, rank=1),
+        Column("STATUS", lambda d: d.status, is_status=True, rank=1),
+        Column("FILES", lambda d: d.files, is_right=True, rank=3),
         Column("SIZE", lambda d: size(d.size), is_right=True),
-        Column("PUSHED BY", lambda d: d.created_by),
-        Column("CREATED", lambda d: d.created_at),
+        Column("PUSHED BY", lambda d: d.created_by, rank=4),
+        Column("CREATED", lambda d: d.created_at, rank=2),
     ]
     empty = f"No datasets yet. Push one: {out.prog} dataset push NAME --file PATH"
     out.show(shown, lambda: out.table(shown, columns, empty=empty))

@@ -112,13 +112,13 @@ def list_engines() -> None:
         engines = client.engines.list()
     columns = [
         Column("NAME", lambda e: e.name),
-        Column("KIND", lambda e: e.kind),
-        Column("MACHINES", lambda e: e.machines, is_right=True),
-        Column("SLOTS", lambda e: e.slots, is_right=True),
-        Column("PARTITION", lambda e: e.slurm.partition),
-        Column("LOGIN", lambda e: e.slurm.login),
-        Column("ADDED", lambda e: e.created_at),
-        Column("PROBLEMS", lambda e: "; ".join(e.problems)),
+        Column("KIND", lambda e: e.kind, rank=3),
+        Column("MACHINES", lambda e: e.machines, is_right=True, rank=2),
+        Column("SLOTS", lambda e: e.slots, is_right=True, rank=1),
+        Column("PARTITION", lambda e: e.slurm.partition, rank=2),
+        Column("LOGIN", lambda e: e.slurm.login, rank=4),
+        Column("ADDED", lambda e: e.created_at, rank=5),
+        Column("PROBLEMS", lambda e: "; ".join(e.problems), is_text=True, rank=1),
     ]
     out.show(engines, lambda: out.table(engines, columns, empty=f"None yet. Add one: {out.prog} engine add slurm"))
 

@@ -63,12 +63,12 @@ def list_keys() -> None:
         keys = client.keys.list()
     columns = [
         Column("NAME", lambda k: k.name),
-        Column("KEY", lambda k: f"…{k.hint}"),
-        Column("SCOPES", lambda k: ",".join(k.scopes)),
-        Column("CREATED", lambda k: k.created_at),
-        Column("LAST USED", lambda k: k.last_used_at),
-        Column("EXPIRES", lambda k: k.expires_at),
-        Column("REVOKED", lambda k: k.revoked_at),
+        Column("KEY", lambda k: f"…{k.hint}", rank=2),
+        Column("SCOPES", lambda k: ",".join(k.scopes), rank=3),
+        Column("CREATED", lambda k: k.created_at, rank=4),
+        Column("LAST USED", lambda k: k.last_used_at, rank=1),
+        Column("EXPIRES", lambda k: k.expires_at, rank=1),
+        Column("REVOKED", lambda k: k.revoked_at, rank=2),
     ]
     out.show(keys, lambda: out.table(keys, columns, empty=f"None yet. Make one: {out.prog} key create NAME"))
 

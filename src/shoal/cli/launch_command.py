@@ -31,7 +31,7 @@ def launch_command(
     destination: Annotated[Path | None, Parameter(name=("--destination", "-d"))] = None,
     fetch: bool = False,
 ) -> None:
-    """Print what to type on each machine to run a job by hand: the environment, and a torchrun line per node.
+    """Print what to type on each machine to run a job by hand: the environment, and a command line per node.
 
     Nothing is started. Values of secrets are not shown: the lines take them
     from your shell's environment, and say so where one is missing.

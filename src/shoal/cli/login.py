@@ -15,10 +15,16 @@ from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
     from shoal.client import Client
-    from shoal.core.people import SessionView
+    from shoal.core.people import SessionView, WorkspaceView
 
 
-def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: bool = False) -> None:
+def login(
+    *,
+    email: str | None = None,
+    key_stdin: bool = False,
+    password_stdin: bool = False,
+    invitation: str | None = None,
+) -> None:
     """Sign in to a server and remember it for the next commands.
 
     The password is prompted for; what is kept (readable by you only) is an
@@ -29,6 +35,7 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
       shoal login --url https://shoal.example.org
       shoal login --url https://shoal.example.org --email ada@example.org
       shoal login --url https://shoal.example.org --key-stdin < key.txt
+      shoal login --invitation https://shoal.example.org/invite/shoali_4f…
 
     Parameters
     ----------
@@ -38,8 +45,10 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
         Use an API key, read from stdin, instead of e-mail and password.
     password_stdin
         Read the password from stdin instead of asking.
+    invitation
+        The link of an invitation to a workspace, or its code: join with the account you have.
     """
-    url = _server_to_sign_in_to()
+    url, code = _server_and_code(invitation)
     if key_stdin:
         key = ask_secret("API key", from_stdin=True, option="--key-stdin").strip()
         with _client(url, key) as client:
@@ -52,21 +61,31 @@ def login(*, email: str | None = None, key_stdin: bool = False, password_stdin: 
             signed_in = client.auth.sign_in(email, password)
         user = signed_in.user
         _keep_key(url, signed_in)
-    out.show({"url": url, "user": user}, lambda: out.say(f"Signed in to {url} as {user.email}."))
+    joined = join_by(code) if code else None
+    told = f"Signed in to {url} as {user.email}." + (f" {_joined_text(joined)}" if joined else "")
+    out.show({"url": url, "user": user, "joined": joined}, lambda: out.say(told))
 
 
 def signup(
-    *, email: str | None = None, name: str = "", password_stdin: bool = False, setup_code: str | None = None
+    *,
+    email: str | None = None,
+    name: str = "",
+    password_stdin: bool = False,
+    setup_code: str | None = None,
+    invitation: str | None = None,
 ) -> None:
     """Make an account on a server and sign in to it.
 
-    A server takes sign-ups if its settings allow them; the first account of
-    a shared server is its admin, and needs the setup code that
-    `shoal server status` shows there. An admin makes accounts for others in
-    the same way, and stays signed in as themselves.
+    With an invitation to a workspace (`shoal workspace invite`) anyone can
+    sign up, and is a member of it. Without one, a server takes sign-ups if
+    its settings allow them; the first account of a shared server is its
+    admin, and needs the setup code that `shoal server status` shows there.
+    An admin makes accounts for others in the same way, and stays signed in
+    as themselves.
 
     For example:
 
+      shoal signup --invitation https://shoal.example.org/invite/shoali_4f…
       shoal signup --url https://shoal.example.org --email ada@example.org
 
     Parameters
@@ -79,26 +98,67 @@ def signup(
         Read the password (at least 10 characters) from stdin instead of asking.
     setup_code
         For a server's first account; on the server's own machine it is found by itself.
+    invitation
+        The link of an invitation to a workspace, or its code.
     """
     from shoal.client.config import find_target
     from shoal.client.local import local_key
 
-    url = _server_to_sign_in_to()
+    url, code = _server_and_code(invitation)
     email = email or ask("E-mail: ")
     password = ask_secret("Password", from_stdin=password_stdin, option="--password-stdin", twice=True)
     layout = Layout()
-    key = find_target(layout, url=url).key or local_key(layout, url)
+    # Who is invited signs up for themselves, whoever is signed in on this machine.
+    key = None if code else find_target(layout, url=url).key or local_key(layout, url)
     with _client(url, key) as client:
-        signed_up = client.auth.sign_up(email, password, name, setup_code=setup_code or _setup_code(layout, url))
+        signed_up = client.auth.sign_up(
+            email, password, name, setup_code=setup_code or _setup_code(layout, url), invitation=code or ""
+        )
     user = signed_up.user
     if key is None:
         _keep_key(url, signed_up)
         told = f"Welcome, {user.name or user.email}. You are signed in to {url}."
+        if signed_up.joined is not None:
+            _work_in(signed_up.joined)
+            told += f" {_joined_text(signed_up.joined)}"
     else:
         with _client(url, signed_up.token) as client:
             client.auth.sign_out()
         told = f"Made an account for {user.email}. They sign in with: {out.prog} login --url {url} --email {user.email}"
-    out.show({"url": url, "user": user}, lambda: out.say(told))
+    out.show({"url": url, "user": user, "joined": signed_up.joined}, lambda: out.say(told))
+
+
+def join_by(code: str) -> WorkspaceView:
+    """Use an invitation with the account that is signed in, and work in its workspace from now on."""
+    with connect() as client:
+        joined = client.auth.join_workspace(code)
+    _work_in(joined)
+    return joined
+
+
+def _joined_text(joined: WorkspaceView) -> str:
+    return f"You are now {joined.role} of workspace '{joined.name}', which the next commands use."
+
+
+def _work_in(joined: WorkspaceView) -> None:
+    """By its id: everyone has a workspace named 'default' of their own."""
+    from shoal.client.config import ClientConfig
+
+    layout = Layout()
+    config = ClientConfig.load(layout)
+    config.workspace = joined.id if joined.name == "default" else joined.name
+    config.save(layout)
+
+
+def _server_and_code(invitation: str | None) -> tuple[str, str | None]:
+    """The server to sign in to, and the code of an invitation if there is one; a link names its server."""
+    from shoal.core.invite_links import parse_invite
+
+    if invitation is None:
+        return _server_to_sign_in_to(), None
+    url, code = parse_invite(invitation)
+    session.url = session.url or url
+    return _server_to_sign_in_to(), code
 
 
 def _setup_code(layout: Layout, url: str) -> str:

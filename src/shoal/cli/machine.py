@@ -35,11 +35,11 @@ def list_machines() -> None:
         leases = client.leases.list()
     columns = [
         Column("NAME", lambda m: m.name),
-        Column("KIND", lambda m: m.kind),
-        Column("SLOTS", lambda m: m.slots_total, is_right=True),
+        Column("KIND", lambda m: m.kind, rank=2),
+        Column("SLOTS", lambda m: m.slots_total, is_right=True, rank=1),
         Column("FREE", lambda m: m.slots_free, is_right=True),
         Column("STATE", lambda m: m.state, is_status=True),
-        Column("PROBLEMS", lambda m: "; ".join(m.problems)),
+        Column("PROBLEMS", lambda m: "; ".join(m.problems), is_text=True),
     ]
 
     def human() -> None:

@@ -104,9 +104,10 @@ def launch(
         str | None, Parameter(name=("--workspace", "-w"), group=GLOBAL, help="Workspace to work in (SHOAL_WORKSPACE).")
     ] = None,
     json: Annotated[bool, Parameter(group=GLOBAL, help="Print JSON for machines.")] = False,
+    wide: Annotated[bool, Parameter(group=GLOBAL, help="Show all columns of a table, ids included.")] = False,
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), group=GLOBAL, help="Print data and errors only.")] = False,
 ) -> object:
-    out.json, out.quiet = json, quiet
+    out.json, out.wide, out.quiet = json, wide, quiet
     session.url, session.workspace = url, workspace
     if not tokens:
         return _welcome()

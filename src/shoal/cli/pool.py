@@ -98,11 +98,11 @@ def list_machines() -> None:
     columns = [
         Column("NAME", lambda m: m.name),
         Column("STATE", lambda m: m.state, is_status=True),
-        Column("KIND", lambda m: m.kind),
+        Column("KIND", lambda m: m.kind, rank=2),
         Column("SLOTS", lambda m: m.slots, is_right=True),
         Column("FREE", lambda m: m.slots_free, is_right=True),
-        Column("ADDRESS", lambda m: m.address or m.host),
-        Column("PROBLEMS", lambda m: "; ".join(p.text for p in m.problems)),
+        Column("ADDRESS", lambda m: m.address or m.host, rank=3),
+        Column("PROBLEMS", lambda m: "; ".join(p.text for p in m.problems), is_text=True),
     ]
     empty = f"Only the server's own machine. Add one: {out.prog} pool add user@host"
     out.show(machines, lambda: out.table(machines, columns, empty=empty))
@@ -140,9 +140,12 @@ def check(*machines: str, speed: Annotated[bool, Parameter(negative="--no-speed"
 def drain(*machines: str) -> int:
     """Start nothing new on machines; what runs there goes on.
 
+    `local` is the server's own machine.
+
     For example:
 
       shoal pool drain gpu1
+      shoal pool drain local
     """
     return _change(machines, draining=True, word="drains: nothing new starts there")
 

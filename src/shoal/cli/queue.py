@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from shoal.cli._format import ago, clean, plural
 from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_nodes, parse_seconds
+from shoal.cli._parse import DeviceName, parse_nodes, parse_seconds
 from shoal.cli._session import connect
 from shoal.cli.training_why import starts
 from shoal.core.errors import NotFound, UsageError
@@ -50,6 +50,7 @@ def simulate(
     *,
     nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
     accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
+    device: DeviceName = "auto",
     priority: Annotated[int, Parameter(allow_leading_hyphen=True)] = 0,
     time_limit: str | None = None,
     expected: str | None = None,
@@ -64,7 +65,7 @@ def simulate(
     For example:
 
       shoal queue simulate
-      shoal queue simulate --nodes 2 --accels 8
+      shoal queue simulate --nodes 2 --accels 8 --device cuda
       shoal queue simulate --accels 4 --priority 10 --time-limit 2h
 
     Parameters
@@ -73,6 +74,8 @@ def simulate(
         Number of nodes, or MIN:MAX for as many as there are.
     accels
         Slots per node.
+    device
+        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
     priority
         From -100 to 100 (default 0).
     time_limit
@@ -84,7 +87,7 @@ def simulate(
     prefer
         Machine to run on where it has room (repeatable).
     """
-    if nodes is None and accels is None:
+    if nodes is None and accels is None and device == "auto":
         with connect() as client:
             queue = client.queue.show(limit=1000, starts=True)
         out.show(queue, lambda: _print(queue, with_starts=True))
@@ -96,6 +99,7 @@ def simulate(
         min_nodes=low,
         max_nodes=high,
         accels=1 if accels is None else accels,
+        device=device,
         priority=priority,
         time_limit_s=parse_seconds(time_limit, "--time-limit"),
         expected_s=parse_seconds(expected, "--expected"),
@@ -155,12 +159,12 @@ def quota(
             shown = [client.queue.set_quota(target, QuotaSet(slots=slots, unlimited=no_limit, weight=weight))]
     columns = [
         Column("WORKSPACE", lambda q: q.workspace),
-        Column("OWNER", lambda q: q.owner),
+        Column("OWNER", lambda q: q.owner, rank=2),
         Column("QUOTA", lambda q: "-" if q.slots is None else q.slots, is_right=True),
-        Column("WEIGHT", lambda q: f"{q.weight:g}", is_right=True),
+        Column("WEIGHT", lambda q: f"{q.weight:g}", is_right=True, rank=3),
         Column("IN USE", lambda q: q.in_use, is_right=True),
-        Column("QUEUED", lambda q: q.queued, is_right=True),
-        Column("ID", lambda q: q.workspace_id),
+        Column("QUEUED", lambda q: q.queued, is_right=True, rank=1),
+        Column("ID", lambda q: q.workspace_id, is_id=True),
     ]
     out.show(shown, lambda: out.table(shown, columns))
 
@@ -177,14 +181,14 @@ def _print(queue: QueueView, *, with_starts: bool) -> None:
     columns = [
         Column("#", lambda r: r.place, is_right=True),
         Column("JOB", lambda r: r.job or "(another's)"),
-        Column("WORKSPACE", lambda r: r.workspace),
-        Column("PRIORITY", lambda r: r.priority, is_right=True),
-        Column("NODES × SLOTS", _size, is_right=True),
-        Column("SUBMITTED", lambda r: r.since),
+        Column("WORKSPACE", lambda r: r.workspace, rank=3),
+        Column("PRIORITY", lambda r: r.priority, is_right=True, rank=4),
+        Column("NODES × SLOTS", _size, is_right=True, rank=2),
+        Column("SUBMITTED", lambda r: r.since, rank=3),
     ]
     if with_starts:
-        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "nobody can say"))
-    columns.append(Column("WAITS FOR", lambda r: clean(r.waits)))
+        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "nobody can say", rank=1))
+    columns.append(Column("WAITS FOR", lambda r: clean(r.waits), is_text=True))
     out.table(queue.rows, columns, empty="Nothing waits.")
     if queue.queued > len(queue.rows):
         out.dim(f"… and {queue.queued - len(queue.rows)} more: {out.prog} queue show --limit {queue.queued}")

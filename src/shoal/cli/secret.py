@@ -48,10 +48,20 @@ def list_secrets() -> None:
         secrets = client.secrets.list()
     columns = [
         Column("NAME", lambda s: s.name),
-        Column("CREATED", lambda s: s.created_at),
-        Column("UPDATED", lambda s: s.updated_at),
+        Column("CREATED", lambda s: s.created_at, rank=2),
+        Column("UPDATED", lambda s: s.updated_at, rank=1),
     ]
-    out.show(secrets, lambda: out.table(secrets, columns, empty=f"None yet. Make one: {out.prog} secret create NAME"))
+    lost = [s.name for s in secrets if not s.readable]
+
+    def tell() -> None:
+        out.table(secrets, columns, empty=f"None yet. Make one: {out.prog} secret create NAME")
+        if lost:
+            out.warn(
+                f"The server's secret.key was replaced, so it can no longer read: {', '.join(lost)}. "
+                f"Set them again: {out.prog} secret create {lost[0]}"
+            )
+
+    out.show(secrets, tell)
 
 
 @app.command

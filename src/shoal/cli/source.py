@@ -46,9 +46,9 @@ def list_sources() -> None:
         sources = client.git_sources.list()
     columns = [
         Column("NAME", lambda s: s.name),
-        Column("URL", lambda s: s.url),
-        Column("REVISION", lambda s: s.revision),
-        Column("ADDED", lambda s: s.created_at),
+        Column("URL", lambda s: s.url, is_text=True),
+        Column("REVISION", lambda s: s.revision, rank=1),
+        Column("ADDED", lambda s: s.created_at, rank=2),
     ]
     out.show(sources, lambda: out.table(sources, columns, empty=f"None yet. Add one: {out.prog} source add NAME URL"))
 

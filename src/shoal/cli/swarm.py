@@ -47,12 +47,12 @@ def list_swarms(*, limit: int = 50) -> None:
     columns = [
         Column("NAME", lambda s: s.name),
         Column("STATUS", lambda s: s.status, is_status=True),
-        Column("PEERS", lambda s: s.peers, is_right=True),
-        Column("ROUND", lambda s: s.round, is_right=True),
-        Column("SAMPLES", lambda s: s.samples, is_right=True),
-        Column("LOSS", lambda s: number(s.loss), is_right=True),
-        Column("CREATED", lambda s: s.created_at),
-        Column("ID", lambda s: s.id),
+        Column("PEERS", lambda s: s.peers, is_right=True, rank=1),
+        Column("ROUND", lambda s: s.round, is_right=True, rank=2),
+        Column("SAMPLES", lambda s: s.samples, is_right=True, rank=4),
+        Column("LOSS", lambda s: number(s.loss), is_right=True, rank=3),
+        Column("CREATED", lambda s: s.created_at, rank=3),
+        Column("ID", lambda s: s.id, is_id=True),
     ]
     empty = f"No swarms yet. Make one: {out.prog} swarm create NAME --target-batch-size 512 -- train.py"
     out.show(swarms, lambda: out.table(swarms, columns, empty=empty))
@@ -120,11 +120,11 @@ def checkpoints(name: str, /) -> None:
         found = client.swarms.checkpoints(name)
     columns = [
         Column("NAME", lambda c: c.name),
-        Column("ROUND", lambda c: c.step, is_right=True),
-        Column("LOSS", lambda c: number(c.train_loss), is_right=True),
-        Column("SIZE", lambda c: size(c.size), is_right=True),
-        Column("SAVED", lambda c: c.timestamp),
-        Column("ID", lambda c: c.id),
+        Column("ROUND", lambda c: c.step, is_right=True, rank=2),
+        Column("LOSS", lambda c: number(c.train_loss), is_right=True, rank=3),
+        Column("SIZE", lambda c: size(c.size), is_right=True, rank=2),
+        Column("SAVED", lambda c: c.timestamp, rank=1),
+        Column("ID", lambda c: c.id, is_id=True),
     ]
     out.show(found, lambda: out.table(found, columns, empty="No checkpoints yet."))
 

@@ -44,12 +44,12 @@ def list_sweeps(*, limit: int = 50) -> None:
     columns = [
         Column("NAME", lambda s: s.name),
         Column("STATUS", lambda s: s.status, is_status=True),
-        Column("SEARCH", lambda s: s.search),
-        Column("TRIALS", progress_text),
-        Column("BEST", lambda s: result_text(s.best.result) if s.best else None, is_right=True),
-        Column("WITH", lambda s: params_text(s.best.params) if s.best else None),
-        Column("CREATED", lambda s: s.created_at),
-        Column("ID", lambda s: s.id),
+        Column("SEARCH", lambda s: s.search, rank=4),
+        Column("TRIALS", progress_text, rank=1),
+        Column("BEST", lambda s: result_text(s.best.result) if s.best else None, is_right=True, rank=1),
+        Column("WITH", lambda s: params_text(s.best.params) if s.best else None, is_text=True, rank=3),
+        Column("CREATED", lambda s: s.created_at, rank=2),
+        Column("ID", lambda s: s.id, is_id=True),
     ]
     empty = f"No sweeps yet. Run one: {out.prog} sweep run NAME --param lr=1e-4,3e-4 -- train.py"
     out.show(sweeps, lambda: out.table(sweeps, columns, empty=empty))

@@ -87,7 +87,9 @@ def _bring(roots: list[Path], name: str | None, *, follow: bool) -> None:
         while going:
             left = []
             for run in going:
-                job = run.pass_once()
+                if (job := _pass(run, follow=follow)) is None:
+                    left.append(run)
+                    continue
                 if follow and not job.status.is_terminal:
                     left.append(run)
                 else:
@@ -97,6 +99,19 @@ def _bring(roots: list[Path], name: str | None, *, follow: bool) -> None:
                 time.sleep(FOLLOW_EVERY_S)
     if out.json:
         out.emit(done)
+
+
+def _pass(run: Importer, *, follow: bool) -> JobSummary | None:
+    """Send what is new. One that follows goes on when the server is away or cannot write; None for such a pass."""
+    from shoal.core.errors import StorageFull, Unreachable
+
+    try:
+        return run.pass_once()
+    except (Unreachable, StorageFull) as error:
+        if not follow:
+            raise
+        out.warn(f"{error.message} Trying again.")
+        return None
 
 
 def _tell(run: Importer, job: JobSummary) -> dict[str, Any]:

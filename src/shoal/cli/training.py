@@ -68,13 +68,13 @@ def list_jobs(*, status: Status | None = None, search: str | None = None, limit:
     columns = [
         Column("NAME", lambda j: j.name),
         Column("STATUS", lambda j: j.status, is_status=True),
-        Column("PROGRESS", lambda j: _fraction(j.progress), is_right=True),
-        Column("NODES", lambda j: j.nodes, is_right=True),
-        Column("ACCELS", lambda j: j.accels, is_right=True),
-        Column("ATTEMPTS", lambda j: j.attempts, is_right=True),
-        Column("RAN FOR", run_time),
-        Column("CREATED", lambda j: j.created_at),
-        Column("ID", lambda j: j.id),
+        Column("PROGRESS", lambda j: _fraction(j.progress), is_right=True, rank=1),
+        Column("NODES", lambda j: j.nodes, is_right=True, rank=4),
+        Column("ACCELS", lambda j: j.accels, is_right=True, rank=4),
+        Column("ATTEMPTS", lambda j: j.attempts, is_right=True, rank=5),
+        Column("RAN FOR", run_time, rank=2),
+        Column("CREATED", lambda j: j.created_at, rank=3),
+        Column("ID", lambda j: j.id, is_id=True),
     ]
     empty = f"No jobs{' like that' if status or search else ''} yet. Run one: {out.prog} training run NAME -- train.py"
     out.show(jobs, lambda: out.table(jobs, columns, empty=empty))

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from shoal.core.checkpoints import CheckpointView
 
 COLUMNS = [
-    Column("ID", lambda c: c.id),
+    Column("ID", lambda c: c.id, is_id=True),
     Column("NAME", lambda c: c.name),
-    Column("NODE", lambda c: c.node, is_right=True),
+    Column("NODE", lambda c: c.node, is_right=True, rank=2),
     Column("STEP", lambda c: c.step, is_right=True),
-    Column("TRAIN LOSS", lambda c: loss(c.train_loss), is_right=True),
-    Column("EVAL LOSS", lambda c: loss(c.eval_loss), is_right=True),
-    Column("MODEL", lambda c: c.model),
-    Column("VERSION", lambda c: c.version),
-    Column("INFERENCE READY", lambda c: "yes" if c.inference_ready else "no"),
-    Column("TIMESTAMP", lambda c: c.timestamp),
+    Column("TRAIN LOSS", lambda c: loss(c.train_loss), is_right=True, rank=2),
+    Column("EVAL LOSS", lambda c: loss(c.eval_loss), is_right=True, rank=3),
+    Column("MODEL", lambda c: c.model, rank=5),
+    Column("VERSION", lambda c: c.version, rank=5),
+    Column("INFERENCE READY", lambda c: "yes" if c.inference_ready else "no", rank=4),
+    Column("TIMESTAMP", lambda c: c.timestamp, rank=1),
 ]
 """In the order people know them from elsewhere."""
 FOLDER = "output"
@@ -123,12 +123,14 @@ def resume(job: str, /, *, follow: Annotated[bool, Parameter(name=("--follow", "
     with connect() as client:
         view, start = client.jobs.resume(job), utcnow()
         good = [c for c in client.checkpoints.list(view.id) if not c.damaged and not c.only_logs]
+        good = [c for c in good if c.place == "output"] or good
         last = good[-1] if good else None
-        source = f"from {last.name}{'' if last.step is None else f' (step {last.step})'}" if last else "from the start"
+        step = "" if last is None or last.step is None else f" (step {last.step})"
+        given = f"Its next attempt is given {last.name}{step}." if last else "It has no checkpoint, and begins again."
         if not follow:
-            out.show(view, lambda: out.say(f"Job '{view.name}' goes on {source}."))
+            out.show(view, lambda: out.say(f"Job '{view.name}' is queued again. {given}"))
             return 0
-        out.say(f"Job '{view.name}' goes on {source}.")
+        out.say(f"Job '{view.name}' is queued again. {given}")
         return follow_job(client, view, LogOptions(num_workers=view.nodes * view.accels, since=start))
 
 

@@ -73,8 +73,8 @@ def metrics(
             out.emit(found) if out.json else out.write(_csv(found))
         else:
             known = _known(client, job, names)
-            curves = client.metrics.read(job, names, points=CURVE_POINTS)["metrics"] if known else {}
-            _table(known, curves)
+            found = client.metrics.read(job, names, points=CURVE_POINTS, buckets=True) if known else {}
+            _table(known, _curves(found))
 
 
 def ledger(job: str, /, *, audit: bool = False) -> int:
@@ -106,8 +106,8 @@ def ledger(job: str, /, *, audit: bool = False) -> int:
         Column("DATA", lambda r: r.get("name")),
         Column("EPOCH", lambda r: r.get("e"), is_right=True),
         Column("STEPS", lambda r: _range(r.get("i"))),
-        Column("BATCHES", lambda r: _range(r.get("p"))),
-        Column("CHECKSUM", lambda r: r.get("c"), is_right=True),
+        Column("BATCHES", lambda r: _range(r.get("p")), rank=1),
+        Column("CHECKSUM", lambda r: r.get("c"), is_right=True, rank=2),
     ]
     empty = "Nothing was written down. A loader given to run.prepare keeps a ledger."
     out.show(records, lambda: out.table(rows, columns, empty=empty))
@@ -121,17 +121,23 @@ def _known(client: Client, job: str, names: Sequence[str]) -> list[MetricName]:
     return [m for m in known if not names or m.name in names]
 
 
+def _curves(found: dict[str, Any]) -> dict[str, list[Any]]:
+    """Metric → [x, mean] of each stretch. The points of an older server, which sends no buckets, are lowest and highest values only."""
+    means = {name: [(row[1], row[4]) for row in rows] for name, rows in (found.get("buckets") or {}).items()}
+    return {**found.get("metrics", {}), **means}
+
+
 def _table(known: list[MetricName], curves: dict[str, list[Any]]) -> None:
     from shoal.cli._spark import number, sparkline
 
     columns = [
         Column("METRIC", lambda m: m.name),
         Column("LAST", lambda m: number(m.last), is_right=True),
-        Column("MIN", lambda m: number(m.min), is_right=True),
-        Column("MAX", lambda m: number(m.max), is_right=True),
-        Column("STEP", lambda m: m.last_step, is_right=True),
-        Column("POINTS", lambda m: m.count, is_right=True),
-        Column("CURVE", lambda m: sparkline(curves.get(m.name, []))),
+        Column("MIN", lambda m: number(m.min), is_right=True, rank=2),
+        Column("MAX", lambda m: number(m.max), is_right=True, rank=2),
+        Column("STEP", lambda m: m.last_step, is_right=True, rank=3),
+        Column("POINTS", lambda m: m.count, is_right=True, rank=4),
+        Column("CURVE", lambda m: sparkline(curves.get(m.name, [])), rank=1),
     ]
     out.table(known, columns, empty="No metrics yet. A script logs them with run.step(loss=…).")
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from shoal.cli._format import clean, duration, timestamp
 from shoal.cli._output import out
-from shoal.cli._parse import parse_duration, parse_nodes
+from shoal.cli._parse import DeviceName, parse_duration, parse_nodes
 from shoal.cli._session import connect
 from shoal.core.errors import UsageError
 
@@ -44,6 +44,7 @@ def change(
     priority: Annotated[int | None, Parameter(allow_leading_hyphen=True)] = None,
     nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
     accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
+    device: DeviceName | None = None,
     time_limit: str | None = None,
     expected: str | None = None,
     exclude: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
@@ -57,6 +58,7 @@ def change(
       shoal training change big --priority 10
       shoal training change big --nodes 1:4 --accels 2
       shoal training change big --time-limit 2h
+      shoal training change big --device any
       shoal training change big --time-limit none --any-machine
 
     Parameters
@@ -69,6 +71,8 @@ def change(
         Number of nodes, or MIN:MAX for as many as there are.
     accels
         Slots per node.
+    device
+        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
     time_limit
         Stop it after this long: 90s, 30m, 8h, 2d; 'none' for no limit.
     expected
@@ -90,6 +94,7 @@ def change(
         min_nodes=low,
         max_nodes=high,
         accels=accels,
+        device=device,
         time_limit_s=_seconds(time_limit, "--time-limit"),
         expected_s=_seconds(expected, "--expected"),
         exclude=[] if any_machine else exclude,

@@ -15,12 +15,13 @@ from cyclopts import Parameter
 from shoal.cli._output import out
 from shoal.cli._parse import parse_duration, parse_pairs
 from shoal.cli._session import connect
+from shoal.core import start_seed
 from shoal.core.errors import JobFailed, UsageError
 
 if TYPE_CHECKING:
     from shoal.cli._verify import Evidence, Plan
     from shoal.client import Client
-    from shoal.core.jobs import JobView
+    from shoal.core.jobs import JobSpec, JobView
 
 VARIABLE = "SHOAL_VERIFY"
 
@@ -31,7 +32,8 @@ def verify_resume(job: str, /, *, steps: int = 10, more: int = 10, time_limit: s
     One copy takes K+M steps. The other is killed (kill -9) after K, goes on
     from its checkpoint as after any failure, and takes M more. Then weights,
     optimizer, random generators and place in the data are compared bit by
-    bit. Exits with 0 if all are equal, with 1 if not.
+    bit. Exits with 0 if all are equal, with 1 if not. Both copies start with
+    the same random numbers, so the script needs no seed.
 
     For example:
 
@@ -51,17 +53,15 @@ def verify_resume(job: str, /, *, steps: int = 10, more: int = 10, time_limit: s
     keep
         Keep the two copies. They stay anyway if something differs.
     """
-    from shoal.cli._verify import Plan, certify, check
+    from shoal.cli._verify import Plan, conclude
 
     plan, limit_s = Plan(steps, more), parse_duration(time_limit, "--time-limit")
     with connect() as client, _scratch() as folder:
-        whole, broken = _submit(client, client.jobs.get(job), plan, limit_s)
-        _await(client, [whole, broken])
-        found = [_collect(client, view, plan, folder / view.name) for view in (whole, broken)]
-        check(plan, *found)
-        certificate = certify(plan, *found)
+        copies = Copies(client, client.jobs.get(job), plan, limit_s, folder)
+        whole, broken = copies.run("unbroken", "broken")
+        certificate = conclude(plan, whole, broken, lambda: copies.run("repeated")[0])
         if certificate["bit_exact"] and not keep:
-            for view in (whole, broken):
+            for view in copies.made:
                 client.jobs.delete(view.id)
     return _tell(certificate)
 
@@ -102,7 +102,7 @@ def verify_script(
     env
         Environment variable, as NAME=VALUE (repeatable).
     """
-    from shoal.cli._verify import Plan, certify, check
+    from shoal.cli._verify import Plan, conclude
     from shoal.cli.run import EMULATE_CUDA, data_folders
 
     if not entry:
@@ -112,13 +112,14 @@ def verify_script(
     if nproc < 1:
         raise UsageError(f"--nproc {nproc}: a run needs at least one worker.")
     options: dict[str, Any] = {"nproc": nproc, "data": data_folders(data or [])}
+    seed = start_seed.new()
     with _scratch() as folder:
-        found = [
-            _run_here(plan, list(entry), values, options, folder / name, kill=kill)
-            for name, kill in (("unbroken", False), ("broken", True))
-        ]
-        check(plan, *found)
-        return _tell(certify(plan, *found))
+
+        def run(name: str) -> Evidence:
+            return _run_here(plan, list(entry), values | _start(name, seed), options, folder / name, kill=_dies(name))
+
+        whole, broken = run("unbroken"), run("broken")
+        return _tell(conclude(plan, whole, broken, lambda: run("repeated")))
 
 
 def _tell(certificate: dict[str, Any]) -> int:
@@ -136,26 +137,50 @@ def _scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _submit(client: Client, job: JobView, plan: Plan, limit_s: float) -> list[JobView]:
+def _dies(name: str) -> bool:
+    return name != "unbroken"
 
-    tag = secrets.token_hex(2)
-    made = []
-    for name, kill in (("unbroken", False), ("broken", True)):
-        spec = job.spec.model_copy(
+
+def _start(name: str, seed: str) -> dict[str, str]:
+    """All copies start with the same random numbers. After its kill, "broken" gets others, as a real restart would."""
+    return {start_seed.VARIABLE: start_seed.new(every_attempt=name == "repeated", like=seed)}
+
+
+class Copies:
+    """Short copies of a job, on its server."""
+
+    def __init__(self, client: Client, job: JobView, plan: Plan, limit_s: float, folder: Path):
+        self._client, self._job, self._plan, self._limit_s, self._folder = client, job, plan, limit_s, folder
+        self._tag, self._seed = secrets.token_hex(2), start_seed.new()
+        self.made: list[JobView] = []
+
+    def run(self, *names: str) -> list[Evidence]:
+        """Run these copies side by side to their ends, and collect what they leave."""
+        jobs = [self._client.jobs.create(self._spec(name)) for name in names]
+        self.made += jobs
+        listed = ", ".join(job.name for job in jobs)
+        out.say(f"Running {len(jobs)} short {_copies(jobs)} of '{self._job.name}' ({self._plan.last} steps): {listed}.")
+        _await(self._client, jobs)
+        return [_collect(self._client, job, self._plan, self._folder / job.name) for job in jobs]
+
+    def _spec(self, name: str) -> JobSpec:
+        job, asked = self._job, self._plan.asked(kill=_dies(name), captured=True)
+        return job.spec.model_copy(
             update={
-                "name": f"{job.name[:40]}-verify-{tag}-{name}",
+                "name": f"{job.name[:40]}-verify-{self._tag}-{name}",
                 "min_nodes": job.nodes,
                 "max_nodes": job.nodes,
-                "env": job.spec.env | {VARIABLE: plan.asked(kill=kill, captured=True)},
-                "max_restarts": 1 if kill else 0,
-                "time_limit_s": max(1, round(limit_s)),
+                "env": job.spec.env | {VARIABLE: asked} | _start(name, self._seed),
+                "max_restarts": 1 if _dies(name) else 0,
+                "time_limit_s": max(1, round(self._limit_s)),
                 "keep_last": None,
                 "keep_best": None,
             }
         )
-        made.append(client.jobs.create(spec))
-    out.say(f"Running two copies of '{job.name}' for {plan.last} steps: {made[0].name}, {made[1].name}.")
-    return made
+
+
+def _copies(jobs: list[JobView]) -> str:
+    return "copy" if len(jobs) == 1 else "copies"
 
 
 def _await(client: Client, jobs: list[JobView]) -> None:
@@ -171,10 +196,11 @@ def _await(client: Client, jobs: list[JobView]) -> None:
 
 
 def _collect(client: Client, job: JobView, plan: Plan, folder: Path) -> Evidence:
-    from shoal.cli._verify import Evidence, read_events
+    from shoal.cli._verify import Evidence
 
     view = client.jobs.get(job.id)
-    evidence = Evidence(job.name, read_events(line.text for line in client.jobs.lines(job.id)))
+    evidence = Evidence(job.name)
+    evidence.read(line.text for line in client.jobs.lines(job.id))
     if view.status != "succeeded":
         evidence.failure = f"{view.status}: {view.reason}"
     saved = [c for c in client.checkpoints.list(job.id) if c.step == plan.last and not c.damaged]
@@ -209,7 +235,8 @@ def _run_here(
     if ended.stopped:
         raise JobFailed(str(ended.reason))
     log = (run_dir.logs / "rank-0.log").read_text("utf-8", "replace")
-    evidence = Evidence("the broken run" if kill else "the unbroken run", read_events(log.splitlines()))
+    evidence = Evidence("the broken run" if kill else "the unbroken run")
+    evidence.read(log.splitlines())
     if ended.code:
         out.say(re.sub(r"^", "  ", "\n".join(log.splitlines()[-20:]), flags=re.MULTILINE))
         evidence.failure = ended.reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
@@ -10,6 +10,9 @@ from shoal.cli._output import Column, out
 from shoal.cli._prompt import confirm
 from shoal.cli._session import connect, session
 from shoal.core.settings import Layout
+
+if TYPE_CHECKING:
+    from shoal.core.people import WorkspaceInvitationCreated
 
 app = App(name="workspace")
 
@@ -42,10 +45,10 @@ def list_workspaces() -> None:
     columns = [
         Column("", lambda w: "*" if used in (w.name, w.id) else " "),
         Column("NAME", lambda w: w.name),
-        Column("YOUR ROLE", lambda w: w.role),
-        Column("JOBS", lambda w: w.jobs, is_right=True),
-        Column("DATASETS", lambda w: w.datasets, is_right=True),
-        Column("CREATED", lambda w: w.created_at),
+        Column("YOUR ROLE", lambda w: w.role, rank=1),
+        Column("JOBS", lambda w: w.jobs, is_right=True, rank=2),
+        Column("DATASETS", lambda w: w.datasets, is_right=True, rank=3),
+        Column("CREATED", lambda w: w.created_at, rank=4),
     ]
     out.show(workspaces, lambda: out.table(workspaces, columns))
 
@@ -139,26 +142,126 @@ def members() -> None:
 
 
 @app.command
-def invite(email: str, /, *, role: Literal["viewer", "member", "owner"] = "member") -> None:
+def invite(
+    email: str | None = None,
+    /,
+    *,
+    role: Literal["viewer", "member", "owner"] = "member",
+    expires: str = "7d",
+) -> None:
     """Add a person to the workspace, or change their role.
+
+    Someone who has an account on the server is added at once. For anyone else
+    this makes a link to send them: it works once, until it expires, and lets
+    them make an account and join. Without an address, the link is for
+    whoever gets it.
 
     For example:
 
       shoal workspace invite ada@example.org
       shoal workspace invite bob@example.org --role viewer -w vision
+      shoal workspace invite --expires 2h
 
     Parameters
     ----------
     email
-        The address they signed up with.
+        Their e-mail address.
     role
         viewer (look), member (run jobs; the default) or owner (manage members).
+    expires
+        How long a link works (30m, 8h, 7d; at most 30 days).
     """
+    from shoal.core.durations import parse_duration
+    from shoal.core.errors import NotFound
+    from shoal.core.invite_links import invite_link
     from shoal.core.people import Role
 
+    life_s = int(parse_duration(expires, "--expires"))
     with connect() as client:
-        member = client.members.set(email, Role(role))
-    out.show(member, lambda: out.say(f"{member.email} is now {member.role} of '{client.workspace}'."))
+        if email is not None:
+            try:
+                member = client.members.set(email, Role(role))
+            except NotFound as error:
+                if "no_account" not in error.details:
+                    raise
+            else:
+                out.show(member, lambda: out.say(f"{member.email} is now {member.role} of '{client.workspace}'."))
+                return
+        made = client.members.invite(email or "", Role(role), expires_in_s=life_s)
+        link = invite_link(client.url, made.code)
+    out.show(made.model_dump(mode="json") | {"link": link}, lambda: _print_invitation(made, link))
+
+
+def _print_invitation(made: WorkspaceInvitationCreated, link: str) -> None:
+    whom = made.email or "one person"
+    out.say(f"Send this link to {whom}. It works once, until {made.expires_at:%Y-%m-%d %H:%M} UTC:")
+    out.line(link)
+    out.say(f"In a terminal they use it with: {out.prog} signup --invitation LINK")
+    if made.email == "":
+        out.say(f"Take it back with: {out.prog} workspace revoke {made.id}")
+
+
+@app.command
+def invitations() -> None:
+    """List the open invitations to the workspace, newest first.
+
+    For example:
+
+      shoal workspace invitations
+      shoal workspace invitations -w vision --json
+    """
+    with connect() as client:
+        found = client.members.invitations()
+    columns = [
+        Column("ID", lambda i: i.id),
+        Column("FOR", lambda i: i.email or "anyone"),
+        Column("ROLE", lambda i: i.role, rank=1),
+        Column("EXPIRES", lambda i: i.expires_at),
+        Column("BY", lambda i: i.created_by, rank=2),
+    ]
+    empty = f"No open invitations. Make one: {out.prog} workspace invite"
+    out.show(found, lambda: out.table(found, columns, empty=empty))
+
+
+@app.command
+def revoke(invitation: str, /) -> None:
+    """Revoke an open invitation: its link stops working. Members stay.
+
+    For example:
+
+      shoal workspace revoke ada@example.org
+      shoal workspace revoke winv_01k9zzzzzzzzzzzzzzzzzzzzzz
+
+    Parameters
+    ----------
+    invitation
+        Its id, or the e-mail address it is for.
+    """
+    with connect() as client:
+        client.members.revoke_invitation(invitation)
+    out.show({"revoked": invitation}, lambda: out.say(f"The invitation '{invitation}' does not work any more."))
+
+
+@app.command
+def join(invitation: str, /) -> None:
+    """Join a workspace by an invitation, with the account you are signed in to.
+
+    For example:
+
+      shoal workspace join https://shoal.example.org/invite/shoali_4f…
+
+    Parameters
+    ----------
+    invitation
+        The link you got, or its code.
+    """
+    from shoal.cli.login import join_by
+    from shoal.core.invite_links import parse_invite
+
+    url, code = parse_invite(invitation)
+    session.url = session.url or url
+    joined = join_by(code)
+    out.show(joined, lambda: out.say(f"You are now {joined.role} of '{joined.name}', which the next commands use."))
 
 
 @app.command

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from shoal.client._noun import Noun
-from shoal.core.people import PasswordChange, SessionView, SignIn, SignUp, UserView
+from shoal.core.people import InvitationCode, PasswordChange, SessionView, SignIn, SignUp, UserView, WorkspaceView
 
 
 class Auth(Noun):
-    def sign_up(self, email: str, password: str, name: str = "", *, setup_code: str = "") -> SessionView:
-        body = SignUp(email=email, password=password, name=name, setup_code=setup_code)
+    def sign_up(
+        self, email: str, password: str, name: str = "", *, setup_code: str = "", invitation: str = ""
+    ) -> SessionView:
+        body = SignUp(email=email, password=password, name=name, setup_code=setup_code, invitation=invitation)
         return self._http.call(SessionView, "POST", "/auth/sign-up", body)
 
     def sign_in(self, email: str, password: str) -> SessionView:
         return self._http.call(SessionView, "POST", "/auth/sign-in", SignIn(email=email, password=password))
+
+    def join_workspace(self, code: str) -> WorkspaceView:
+        """Use an invitation with the account this client is signed in to."""
+        return self._http.call(WorkspaceView, "POST", "/auth/invitation", InvitationCode(code=code))
 
     def sign_out(self) -> None:
         """End the session whose token this client holds."""

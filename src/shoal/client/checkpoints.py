@@ -47,10 +47,10 @@ class Checkpoints(WorkspaceNoun):
         """Of each of a job's nodes the newest one that is sound, by node.
 
         Logs count only if nothing else is there. Files directly in the output directory may be no more than that, so
-        there must be weights among them.
+        there must be weights among them. The working directory counts where nothing was saved to the output directory.
         """
         newest: dict[int, CheckpointView] = {}
-        for view in self.list(job):
+        for view in sorted(self.list(job), key=lambda view: view.place == "output"):
             node = view.node or 0
             if not view.damaged and (node not in newest or self._is_model(view)):
                 newest[node] = view

@@ -6,9 +6,7 @@ A server writes `Layout.server_file` when it is ready and removes it when it sto
 from __future__ import annotations
 
 import fcntl
-import http.client
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -16,35 +14,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import IO
 
-from shoal.core.boot import boot_id
-from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, Refused, TimedOut, Unreachable
+from shoal.client.patience import PATIENCE_S, POLL_S, Patience
+from shoal.client.server_record import (
+    ServerRecord,
+    health_of,
+    is_alive,
+    own_record,
+    read_record,
+    running_server,
+    starting_record,
+)
+from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, Refused, ShoalError, TimedOut, Unreachable
+from shoal.core.instance import is_held
 from shoal.core.private import write_private
 from shoal.core.settings import Layout
 
-START_TIMEOUT_S = 30.0
+__all__ = [
+    "ServerRecord", "Started", "check_extra", "ensure_local_server", "health_of", "is_alive", "local_key", "own_record",
+    "owner_key", "read_record", "running_server", "server_command", "server_environment", "start_server",
+    "starting_record", "stop_server",
+]  # fmt: skip
+
 STOP_TIMEOUT_S = 30.0
-POLL_S = 0.05
-CLOCK_SLACK_S = 2.0
-"""How far apart two readings of one process's start time may be."""
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "argon2", "cryptography", "jinja2")
 _OURS_ALONE = ("SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerRecord:
-    """The content of the server file."""
-
-    pid: int
-    url: str
-    boot_id: str
-    create_time: float
-    private: bool = True
-    """Whether its owner's key file opens it; one that listens to the network has accounts instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +51,15 @@ class Started:
 
 
 def ensure_local_server(layout: Layout, *, say: Callable[[str], None] | None = None) -> tuple[str, str]:
-    """The private server's URL and its owner's key; starts it if it is not running."""
+    """Return the private server's URL and its owner's key; starts it if it is not running."""
     record = running_server(layout)
     if record is None:
-        if os.environ.get("SHOAL_NO_AUTOSTART", "") not in ("", "0"):
+        if os.environ.get("SHOAL_NO_AUTOSTART", "") not in ("", "0") and not is_held(layout.server_lock):
             raise Unreachable(
                 "No server is running, and SHOAL_NO_AUTOSTART forbids starting one.",
                 hint="Start it: shoal server start",
             )
-        started = start_server(layout)
+        started = start_server(layout, say=say)
         record = started.record
         if started.is_new:
             word = "private " if record.private else ""
@@ -71,36 +67,47 @@ def ensure_local_server(layout: Layout, *, say: Callable[[str], None] | None = N
     return record.url, owner_key(layout, record)
 
 
-def running_server(layout: Layout) -> ServerRecord | None:
-    """The server of this data directory, if it lives and answers."""
-    record = read_record(layout)
-    health = health_of(record.url) if record and is_alive(record) else None
-    return replace(record, private=bool(health.get("private", True))) if record and health else None
-
-
 def start_server(
     layout: Layout,
     arguments: Sequence[str] = (),
     *,
     command: Sequence[str] | None = None,
-    timeout_s: float = START_TIMEOUT_S,
+    patience_s: float = PATIENCE_S,
+    say: Callable[[str], None] | None = None,
 ) -> Started:
-    """Start the server in the background, unless one runs. Of several that ask at once, one starts it and all get it."""
+    """Start the server in the background, unless one runs. Of several that ask at once, one starts it and all get it.
+
+    One that is slow to start, or too busy to answer, is waited for while it makes progress: it is neither ended nor joined
+    by a second one.
+    """
     layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _starting(layout, timeout_s):
-        if record := running_server(layout):
-            return Started(record, is_new=False)
-        if command is None:
-            check_extra()
-        return Started(
-            _launch(layout, list(command or server_command(layout)) + list(arguments), timeout_s), is_new=True
-        )
+    patience = Patience(layout, say or _to_stderr, patience_s)
+    with (layout.server_dir / "start.lock").open("a") as lock:
+        while True:
+            if record := running_server(layout):
+                return Started(record, is_new=False)
+            # Whoever holds the server lock is a server. The start lock covers the moment before a new one has it, and
+            # falls with its holder, so that a killed starter leaves nothing to clean up.
+            if not is_held(layout.server_lock) and _take(lock):
+                with _released(lock):
+                    if not is_held(layout.server_lock):
+                        if command is None:
+                            check_extra()
+                        whole = [*(command or server_command(layout)), *arguments]
+                        return Started(_launch(layout, whole, patience), is_new=True)
+            patience.step()
 
 
 def stop_server(layout: Layout, *, timeout_s: float = STOP_TIMEOUT_S) -> ServerRecord | None:
-    """Ask the server to stop and wait until it is gone; None when none was running."""
-    record = read_record(layout)
-    if record is None or not is_alive(record):
+    """Ask the server to stop and wait until it is gone; None when none was running on this very directory."""
+    record = own_record(layout) or starting_record(layout)
+    if record is None and is_held(layout.server_lock):
+        raise Refused(
+            f"A server holds {layout.root}, but its process cannot be seen from here: it has just begun to start, or runs in "
+            "another container or on another host.",
+            hint="Try again in a moment, or stop it where it runs: shoal server stop",
+        )
+    if record is None:
         return None
     os.kill(record.pid, signal.SIGTERM)
     if not _wait_until(lambda: not is_alive(record), timeout_s):
@@ -108,44 +115,8 @@ def stop_server(layout: Layout, *, timeout_s: float = STOP_TIMEOUT_S) -> ServerR
     return record
 
 
-def read_record(layout: Layout) -> ServerRecord | None:
-    try:
-        found = json.loads(layout.server_file.read_text())
-        return ServerRecord(
-            int(found["pid"]), str(found["url"]), str(found.get("boot_id", "")), float(found["create_time"])
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def is_alive(record: ServerRecord) -> bool:
-    """Whether that very process lives: pids are reused, and after a reboot they all are."""
-    if record.boot_id and record.boot_id != boot_id():
-        return False
-    started = _process_start(record.pid)
-    if started is None:
-        return False
-    # Setting the clock moves a start time, so the command line decides when the times differ.
-    return abs(started - record.create_time) <= CLOCK_SLACK_S or _is_own_server(record.pid)
-
-
-def health_of(url: str, *, timeout_s: float = 5.0) -> dict[str, Any] | None:
-    """What the Shoal server there says of itself, if there is one. Plain http.client: this runs before every command."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
-    try:
-        connection.request("GET", "/api/v1/health")
-        response = connection.getresponse()
-        found = json.loads(response.read()) if response.status == 200 else None
-        return found if isinstance(found, dict) and found.get("status") == "ok" else None
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
-
-
 def owner_key(layout: Layout, record: ServerRecord) -> str:
-    """The owner's key; refused when anyone else could have read it."""
+    """Return the owner's key; refused when anyone else could have read it."""
     if not record.private:
         raise NotSignedIn(
             f"The server at {record.url} is open to the network, so it needs you to sign in.",
@@ -166,7 +137,7 @@ def owner_key(layout: Layout, record: ServerRecord) -> str:
 
 
 def local_key(layout: Layout, url: str) -> str | None:
-    """The owner's key, if the URL is that of this data directory's private server."""
+    """Return the owner's key, if the URL is that of this data directory's private server."""
     record = running_server(layout)
     return owner_key(layout, record) if record and record.private and record.url.rstrip("/") == url else None
 
@@ -190,7 +161,7 @@ def server_environment(layout: Layout) -> dict[str, str]:
     return {**kept, "SHOAL_HOME": str(layout.root)}
 
 
-def _launch(layout: Layout, command: list[str], timeout_s: float) -> ServerRecord:
+def _launch(layout: Layout, command: list[str], patience: Patience) -> ServerRecord:
     """Start it detached and wait until it has written its file and answers."""
     if not layout.server_log.exists():
         write_private(layout.server_log, "")
@@ -205,75 +176,44 @@ def _launch(layout: Layout, command: list[str], timeout_s: float) -> ServerRecor
             cwd=layout.server_dir,
             env=server_environment(layout),
         )
+    while True:
+        code = process.poll()
+        if record := running_server(layout):
+            return record
+        # A server started by other means at the same moment may have been first; then that one is waited for.
+        if code is not None and not is_held(layout.server_lock):
+            raise _why_ended(layout, log_start, code)
+        patience.step(process.pid if code is None else None)
 
-    def is_up() -> bool:
-        return process.poll() is not None or running_server(layout) is not None
 
-    _wait_until(is_up, timeout_s)
-    record = running_server(layout)
-    if record is not None:
-        return record
-    if process.poll() is None:
-        process.terminate()
-        raise TimedOut(
-            f"The server did not come up within {timeout_s:.0f} seconds.{_tail(layout, log_start)}",
-            hint=f"Its log: {layout.server_log}",
-        )
-    raise Internal(
-        f"The server ended while starting (exit code {process.returncode}).{_tail(layout, log_start)}",
-        hint=f"Its log: {layout.server_log}",
-    )
+def _take(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
-def _starting(layout: Layout, timeout_s: float) -> Iterator[None]:
-    """One starter at a time. The lock falls with its holder, so a killed starter leaves nothing to clean up."""
-    with (layout.server_dir / "start.lock").open("a") as lock:
-
-        def is_ours() -> bool:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        # The other starter may use up its own time first.
-        if not _wait_until(is_ours, timeout_s + 5):
-            raise Refused(f"Another command has been starting the server for {timeout_s:.0f} seconds. Try again.")
+def _released(lock: IO[str]) -> Iterator[None]:
+    try:
         yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def _process_start(pid: int) -> float | None:
-    """When a live process started, in Unix seconds as psutil counts them; None if there is none, or a zombie.
-
-    Read by hand because importing psutil costs more than the rest of this check.
-    """
-    try:
-        # The command name is in parentheses and may itself hold spaces and parentheses.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-    except (OSError, StopIteration):
-        return None
-    if fields[0] in ("Z", "X"):
-        return None
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK") + float(boot.split()[1])
-
-
-def _is_own_server(pid: int) -> bool:
-    try:
-        process = Path(f"/proc/{pid}")
-        return process.stat().st_uid == os.getuid() and b"shoal.server" in (process / "cmdline").read_bytes().split(
-            b"\0"
-        )
-    except OSError:
-        return False
-
-
-def _tail(layout: Layout, start: int, lines: int = 12) -> str:
+def _why_ended(layout: Layout, start: int, code: int, lines: int = 12) -> ShoalError:
+    """Return the server's own refusal, where it gave one; else the end of its log."""
     with layout.server_log.open("rb") as log:
         log.seek(start)
-        text = log.read().decode(errors="replace").strip()
-    return "\n" + "\n".join(f"  {line}" for line in text.splitlines()[-lines:]) if text else ""
+        said = log.read().decode(errors="replace").strip().splitlines()
+    at = max((i for i, line in enumerate(said) if line.startswith("error: ")), default=None)
+    if code == Refused.exit_code and at is not None:
+        return Refused(
+            said[at].removeprefix("error: "), hint=" ".join(said[at + 1 :]) or f"Its log: {layout.server_log}"
+        )
+    tail = "".join(f"\n  {line}" for line in said[-lines:])
+    return Internal(f"The server ended while starting (exit code {code}).{tail}", hint=f"Its log: {layout.server_log}")
 
 
 def _wait_until(is_true: Callable[[], bool], timeout_s: float) -> bool:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from shoal.client._http import segment
 from shoal.client._noun import WorkspaceNoun
-from shoal.core.people import MemberSet, MemberView, Role
+from shoal.core.people import (
+    MemberSet,
+    MemberView,
+    Role,
+    WorkspaceInvitationCreated,
+    WorkspaceInvitationView,
+    WorkspaceInvite,
+)
+
+Listed = list[WorkspaceInvitationView]
 
 
 class Members(WorkspaceNoun):
@@ -18,3 +27,19 @@ class Members(WorkspaceNoun):
     def remove(self, member: str) -> None:
         """By e-mail address or user id."""
         self._http.send("DELETE", self._path("members", segment(member)))
+
+    def invite(
+        self, email: str = "", role: Role = Role.MEMBER, *, expires_in_s: int | None = None
+    ) -> WorkspaceInvitationCreated:
+        """Make a link by which one person joins; without an e-mail address, anyone who has it."""
+        life = {} if expires_in_s is None else {"expires_in_s": expires_in_s}
+        body = WorkspaceInvite(email=email, role=role, **life)
+        return self._http.call(WorkspaceInvitationCreated, "POST", self._path("invitations"), body)
+
+    def invitations(self) -> Listed:
+        """Open invitations, newest first."""
+        return self._http.fetch(list[WorkspaceInvitationView], self._path("invitations"))
+
+    def revoke_invitation(self, invitation: str) -> None:
+        """By id, or all open ones for an e-mail address."""
+        self._http.send("DELETE", self._path("invitations", segment(invitation)))

@@ -24,9 +24,19 @@ class Metrics(WorkspaceNoun):
         axis: str = "step",
         after: int = 0,
         ghosts: bool = False,
+        smoothing: float = 0.0,
+        buckets: bool = False,
     ) -> dict[str, Any]:
         """core.metrics.MetricsView as plain values: a schema of millions of points would take longer than all the rest."""
-        params = {"name": list(names) or None, "points": points, "axis": axis, "after": after, "ghosts": ghosts or None}
+        params = {
+            "name": list(names) or None,
+            "points": points,
+            "axis": axis,
+            "after": after,
+            "ghosts": ghosts or None,
+            "smoothing": smoothing or None,
+            "buckets": buckets or None,
+        }
         found: dict[str, Any] = json.loads(self._http.send("GET", self._job(job, "metrics"), params=params).content)
         return found
 

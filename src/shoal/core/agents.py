@@ -8,10 +8,11 @@ from pydantic import Field
 
 from shoal.core.artifacts import Manifest
 from shoal.core.jobs import Progress
-from shoal.core.schema import Schema, View
+from shoal.core.schema import Int64, Schema, View
 from shoal.core.states import NodeState
 
 TOKEN_HEADER = "X-Shoal-Agent"
+INSTANCE_HEADER = "X-Shoal-Instance"
 BEAT_INTERVAL_S = 1.0
 STREAMS = ("log", "system", "metric")
 
@@ -28,6 +29,8 @@ class Launch(Schema):
     url: str
     server_file: str | None = None
     """On the server's own machine: where the present URL stands, should the server come back elsewhere."""
+    instance: str | None = None
+    """Id of the server's data directory: a server of another one does not take this agent's reports."""
     store_path: str | None = None
     """On the server's own machine: the store's directory, read without going through HTTP."""
     work_dir: str
@@ -48,17 +51,19 @@ class Launch(Schema):
 
 
 class JoinRequest(Schema):
-    pid: int
+    pid: Int64
     boot_id: str
     host: str
     address: str
     """Where the other nodes reach this one."""
-    port: int
+    port: Int64
     """A free port here, for the rendezvous should this be node 0."""
     machine: str | None = None
     """Where it has come to be: not all engines leave that to the scheduler."""
     giver_port: int | None = Field(default=None, ge=1, le=65535)
     """A free port here, for other nodes to get data at; None: it reads the store itself."""
+    process: str | None = Field(default=None, max_length=100)
+    """A random word that only this process knows: what is handed out by a join goes to no other."""
 
 
 class Mount(View):
@@ -81,6 +86,17 @@ class Neighbours(View):
     """All nodes of the attempt that give, this one among them."""
     holders: list[str] = []
     """Nodes of other attempts that have all of it."""
+
+
+class PutBack(View):
+    """A checkpoint of an earlier attempt that a node finds again where the script wrote it."""
+
+    id: str
+    name: str
+    """As the checkpoint is called: a folder of the output directory, '.' for its files, workdir/FOLDER …"""
+    place: str
+    """'output' or 'workdir'."""
+    manifest_id: str
 
 
 class LeaseOrder(View):
@@ -121,19 +137,26 @@ class JoinReply(View):
     """Set if what runs here is a lease's SSH server."""
     neighbours: dict[str, Neighbours] = {}
     """By manifest id."""
+    allow_torch_change: bool = False
+    put_back: list[PutBack] = []
+    """Oldest first."""
+    is_distributed: bool = False
+    """The job may have several workers in another attempt, so a single one is told its rank too."""
 
 
 class BeatRequest(Schema):
     state: NodeState
-    exit_code: int | None = None
+    exit_code: Int64 | None = None
     """The first failing worker's (negative for a signal), or 0."""
-    failed_rank: int | None = None
+    failed_rank: Int64 | None = None
     told: bool = False
     """The workers ended because the agent was told to end them, not by themselves."""
     reason: str | None = None
     """One line for people, when exited: the last line of the traceback, the pip error, …"""
     progress: Progress | None = None
     paths: str | None = None
+    put_back: list[str] = []
+    """For people: what was put back where, and what could not be."""
     preflight: dict[str, Any] | None = None
     """What a preflight has found (see PreflightReport), when exited."""
     final: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -20,10 +21,13 @@ class ArtifactKind(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+ChunkHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class Chunk(Schema):
-    hash: str = Field(pattern=r"^[0-9a-f]{64}$")
+    hash: ChunkHash
     """BLAKE3 of the plain bytes, lower-case hex."""
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, le=1 << 40)
     """Plain bytes, before compression."""
 
 
@@ -65,7 +69,7 @@ class ArtifactView(View):
 
 
 class MissingRequest(Schema):
-    hashes: list[str] = Field(max_length=20_000)
+    hashes: list[ChunkHash] = Field(max_length=20_000)
 
 
 class MissingReply(View):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from shoal.core.leases import PublicKey
-from shoal.core.schema import Schema, View
+from shoal.core.schema import Count64, Schema, View
 
 
 class AttachAsk(Schema):
     public_key: PublicKey
     """Made for the occasion: it opens this and nothing else."""
-    node: int = Field(default=0, ge=0)
+    node: Count64 = 0
 
 
 class AttachView(View):
@@ -25,7 +25,7 @@ class AttachView(View):
 
 
 class JupyterAsk(Schema):
-    node: int = Field(default=0, ge=0)
+    node: Count64 = 0
 
 
 class JupyterView(View):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from shoal.core.jobs import Device
 from shoal.core.schema import Schema, Utc, View
 
 UsageBy = Literal["job", "workspace", "person", "day"]
@@ -69,6 +70,8 @@ class QuoteAsk(Schema):
     min_nodes: int = Field(default=1, ge=1, le=10_000)
     max_nodes: int = Field(default=1, ge=1, le=10_000)
     accels: int = Field(default=1, ge=1, le=1_024)
+    device: Device = "auto"
+    """Kind of slots: only their prices count."""
     source_id: str | None = None
     """Its code, to tell which jobs ran the same."""
     job: str | None = None

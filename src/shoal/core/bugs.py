@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from shoal.core.artifacts import Manifest
-from shoal.core.schema import Schema, Utc, View
+from shoal.core.schema import Count64, Schema, Utc, View
 
 CAPSULE = r"step-\d{1,18}-rank-\d{1,9}"
 """What a capsule's folder is called."""
@@ -14,8 +14,8 @@ CAPSULE = r"step-\d{1,18}-rank-\d{1,9}"
 class BugCommit(Schema):
     """An agent's word of a capsule. Equal (rank, n) of one node are the same one, however often it is sent."""
 
-    rank: int = Field(ge=0)
-    n: int = Field(ge=0)
+    rank: Count64
+    n: Count64
     """Line of the rank's spool file."""
     t: float = Field(ge=0, le=1e12)
     step: int = Field(ge=0, le=1 << 53)

@@ -1,14 +1,19 @@
-"""Checkpoints on the wire: captured from a job's /output-checkpoint, or pushed by hand."""
+"""Checkpoints on the wire: captured from a job's /output-checkpoint or its working directory, or pushed by hand."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from shoal.core.artifacts import Manifest, check_path
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
+
+Place = Literal["output", "workdir"]
+"""Where a script wrote a checkpoint: to /output-checkpoint, or to its working directory."""
+WORKDIR = "workdir"
+"""Name of the checkpoint of files directly in the working directory; those of its folders are called workdir/FOLDER."""
 
 
 class CheckpointFacts(Schema):
@@ -28,6 +33,7 @@ class CheckpointFacts(Schema):
     """Shards whose `.metadata` is on another node: nothing goes on from them alone."""
     lacks: list[str] = []
     """Shards that its `.metadata` names and other nodes have."""
+    place: Place = "output"
     metrics: dict[str, float] = {}
     """Last known value of every number in the trainer's log, for `--keep-best`."""
 
@@ -36,7 +42,7 @@ class CheckpointCommit(Schema):
     """An agent's report of a complete checkpoint."""
 
     name: str = Field(max_length=255)
-    """The sub-directory's name, or '.' for files directly in the output directory."""
+    """The sub-directory's name, or '.' for files directly in the output directory; below `workdir` for the working directory."""
     manifest: Manifest
     facts: CheckpointFacts = CheckpointFacts()
 
@@ -80,6 +86,8 @@ class CheckpointView(View):
     """Retention never removes it."""
     damaged: bool = False
     only_logs: bool = False
+    place: Place = "output"
+    """Where the script wrote it: 'output' (/output-checkpoint) or 'workdir', its working directory."""
 
 
 class CheckpointCommitted(View):

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator
 
+from shoal.core.artifacts import ChunkHash
 from shoal.core.errors import InvalidName
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
@@ -79,7 +80,7 @@ class FileView(View):
 class FetchRequest(Schema):
     """Ask for many chunks in one answer, framed as for uploads."""
 
-    hashes: list[str] = Field(min_length=1, max_length=2_000)
+    hashes: list[ChunkHash] = Field(min_length=1, max_length=2_000)
 
 
 def split_version(text: str) -> tuple[str, int | None]:

@@ -30,6 +30,18 @@ def parse_duration(text: str, option: str) -> float:
     return seconds
 
 
+def parse_stall_timeout(text: str | None, option: str) -> int | None:
+    """Return seconds as in JobSpec.stall_timeout_s: 0 for `never`, None for none given."""
+    if not text or text.strip().lower() == "never":
+        return 0 if text else None
+    return max(1, round(parse_duration(text, option)))
+
+
+def stall_timeout(seconds: int) -> str:
+    """Return JobSpec.stall_timeout_s as people type it."""
+    return short_duration(seconds) if seconds else "never"
+
+
 def short_duration(seconds: int) -> str:
     """In the largest unit that holds it exactly: 28800 is `8h`, 90 is `90s`."""
     unit = next(u for u in ("d", "h", "m", "s") if seconds % _UNITS[u] == 0)

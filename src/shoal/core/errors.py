@@ -16,6 +16,7 @@ ShoalError
 │   ├── DeviceMissing
 │   ├── NotAllowedNow
 │   ├── Fenced
+│   ├── WrongInstance
 │   ├── OutOfSequence
 │   ├── Corrupt
 │   └── StorageFull
@@ -25,6 +26,7 @@ ShoalError
 │   ├── Forbidden
 │   └── TooManyTries
 ├── Unreachable           the server did not answer                        exit 6
+│   └── StorageFailing    its disk or database does not work now
 ├── TimedOut              it did not finish in time                        exit 7
 ├── JobFailed             the job itself failed                            exit 1
 └── Internal              a bug on our side                                exit 70
@@ -146,6 +148,12 @@ class Fenced(Refused):
     code = "fenced"
 
 
+class WrongInstance(Refused):
+    """This is another server than the one that was meant: its address was taken over, or its data directory is a copy."""
+
+    code, http_status = "wrong_instance", 421
+
+
 class OutOfSequence(Refused):
     """A batch arrived that does not follow the last one; send again from the sequence number given."""
 
@@ -198,6 +206,12 @@ class Unreachable(ShoalError):
     """The server did not answer."""
 
     code, http_status, exit_code = "unreachable", 503, 6
+
+
+class StorageFailing(Unreachable):
+    """The server cannot read or write its disk now. Try again; `shoal server log` says more."""
+
+    code = "storage_failing"
 
 
 class TimedOut(ShoalError):

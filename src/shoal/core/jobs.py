@@ -19,8 +19,12 @@ from shoal.core.states import AttemptState, JobState, NodeState
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT SHOAL_JOB_ID SHOAL_ATTEMPT "
-    "SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE SHOAL_ALLOW_CPU".split()
+    "SHOAL_RANK SHOAL_RESUME_FROM SHOAL_SPOOL SHOAL_SWARM SHOAL_URL SHOAL_WORKSPACE SHOAL_JOB_TOKEN SHOAL_DEVICE "
+    "SHOAL_ALLOW_CPU".split()
 )
+Device = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+"""Kind of slots a job asks for. auto: accelerators where the pool has any that could hold it, else CPUs; any: whichever
+are free, accelerators first. All slots of a job are of one kind."""
 MAX_TIME_LIMIT = timedelta(days=365)
 
 
@@ -63,6 +67,8 @@ class JobSpec(Schema):
     """Once it runs on fewer than the most nodes: save, and go on with more when there is room for them."""
     accels: int = Field(default=1, ge=1, le=1_024)
     """Slots per node, one worker on each."""
+    device: Device = "auto"
+    """Kind of slots. auto: accelerators where the pool has any that could hold the job, else CPUs; any: whichever are free."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""
@@ -71,6 +77,9 @@ class JobSpec(Schema):
     """Higher runs first, and may make lower ones save and wait; equal ones share, then go in order of submission."""
     time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
     """Of running, over all attempts. A job that has one may start ahead of its turn where it delays nobody."""
+    stall_timeout_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
+    """Seconds without a line, a metric or a step after which an attempt is ended and started again. 0: never. None: after the
+    server's limit, and only where its ranks demonstrably hang."""
     expected_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
     """How long it is likely to run, if known; nothing is stopped because of it."""
     batch: str | None = None
@@ -89,6 +98,8 @@ class JobSpec(Schema):
     """Who starts the workers of a node: the agent itself (faster), or a torchrun process under it."""
     allow_cpu: bool = False
     """On an accelerator's slot: train on the CPU if torch cannot use the accelerator, instead of failing with the reason."""
+    allow_torch_change: bool = False
+    """Let requirements.txt replace the torch, torchvision and torchaudio of the machine; else that is refused."""
 
     @field_validator("name")
     @classmethod
@@ -133,6 +144,12 @@ class Progress(View):
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     """Between these, as the pace has varied of late."""
+
+
+def unfinished(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the progress of a job that failed: never 100 %, even if its last step was done."""
+    fraction = progress.get("fraction")
+    return progress if fraction is None or fraction < 1 else {**progress, "fraction": 0.99, "eta_s": None}
 
 
 class NodeView(View):

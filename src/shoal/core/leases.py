@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
 
+from shoal.core.jobs import Device
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
 
@@ -62,6 +63,8 @@ class LeaseAsk(Schema):
     name: str | None = None
     """One is made up if none is given."""
     accels: int = Field(default=1, ge=1, le=1_024)
+    device: Device = "auto"
+    """Kind of slots, as for a job."""
     time_s: LeaseSeconds = int(DEFAULT_TIME.total_seconds())
     """Counted from when it can be used, not from when it is asked for."""
     datasets: list[str] = []

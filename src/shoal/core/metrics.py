@@ -10,13 +10,15 @@ from pydantic import Field, field_validator
 from shoal.core.artifacts import Manifest
 from shoal.core.jobs import JobSummary, Progress
 from shoal.core.names import check_name
-from shoal.core.schema import Schema, View
+from shoal.core.schema import Count64, Int64, Schema, View
 from shoal.core.states import JobState
 
 MAX_MEDIA = 64 << 20
 Axis = Literal["step", "time", "relative"]
 Value = float | str
 """A number; text where it is not a finite one ("nan", "inf", "-inf"), or a string given to `run.evaluate`."""
+Bucket = tuple[float, float, int, float | None, float | None, float | None, Value]
+"""First x, last x, count, min, mean, max, last value; count, min, mean and max are of the finite values."""
 
 
 class MetricName(View):
@@ -41,6 +43,10 @@ class MetricsView(View):
     """Attempt → the first step it logged: from there on it has taken the place of the attempts before."""
     ghosts: dict[str, list[tuple[float, Value, int]]] | None = None
     """Metric → [x, value, attempt] of what later attempts have taken the place of; None unless asked for."""
+    smoothed: dict[str, list[tuple[float, float | None]]] | None = None
+    """Metric → [x, smoothed value], computed from all points before thinning; None unless asked for."""
+    buckets: dict[str, list[Bucket]] | None = None
+    """Metric → its stretches of equally many points, of which `metrics` holds the lowest and highest; None unless asked for."""
 
 
 class MediaView(View):
@@ -60,8 +66,8 @@ class MediaView(View):
 class MediaCommit(Schema):
     """A picture, figure or table a run has logged. Equal (rank, n) of one node are the same one, however often it is sent."""
 
-    rank: int = Field(ge=0)
-    n: int = Field(ge=0)
+    rank: Count64
+    n: Count64
     """Line of the rank's spool file."""
     t: float = Field(ge=0, le=1e12)
     step: int = Field(ge=-(1 << 53), le=1 << 53)
@@ -116,7 +122,7 @@ class RunState(Schema):
 
     status: JobState
     reason: str | None = Field(default=None, max_length=2000)
-    exit_code: int | None = None
+    exit_code: Int64 | None = None
     progress: Progress | None = None
     started: datetime | None = None
     ended: datetime | None = None

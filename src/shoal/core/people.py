@@ -39,28 +39,29 @@ ALL_SCOPES = list(Scope)
 MAX_KEY_LIFE = timedelta(days=3650)
 
 
+def check_email(value: str) -> str:
+    """The address in the form it is stored in; ValueError if it is none."""
+    value = value.strip()
+    local, _, host = value.lower().partition("@")
+    is_broken = not local or not host or " " in value or not value.isprintable()
+    if is_broken or host.startswith(".") or host.endswith("."):
+        raise ValueError(f"{value!r} is not an e-mail address")
+    return f"{local}@{host}"
+
+
 class SignUp(Schema):
     email: str = Field(max_length=254)
     password: str = Field(min_length=10, max_length=1024)
     name: str = Field(default="", max_length=100)
     setup_code: str = Field(default="", max_length=100)
     """For the first account of a shared server, which is its admin's: as `shoal server status` shows it on that machine."""
+    invitation: str = Field(default="", max_length=200)
+    """The code of an invitation to a workspace. It allows the sign-up and makes the account a member."""
 
     @field_validator("email")
     @classmethod
     def _email(cls, value: str) -> str:
-        value = value.strip()
-        local, _, host = value.lower().partition("@")
-        if (
-            not local
-            or not host
-            or " " in value
-            or not value.isprintable()
-            or host.startswith(".")
-            or host.endswith(".")
-        ):
-            raise ValueError(f"{value!r} is not an e-mail address")
-        return f"{local}@{host}"
+        return check_email(value)
 
 
 class SignIn(Schema):
@@ -78,6 +79,8 @@ class SessionView(View):
     """Shown once. Send it as `Authorization: Bearer …`; browsers get it as a cookie."""
     user: UserView
     expires_at: Utc
+    joined: WorkspaceView | None = None
+    """The workspace that an invitation has opened, if one was given."""
 
 
 class UserView(View):
@@ -174,6 +177,47 @@ class MemberView(View):
     role: Role
 
 
+class WorkspaceInvite(Schema):
+    """An invitation to make: one person joins by it, with a new account or one they have."""
+
+    email: str = Field(default="", max_length=254)
+    """Only an account with this address can use it; empty for anyone who has the link."""
+    role: Role = Role.MEMBER
+    expires_in_s: int = Field(default=7 * 86_400, ge=60, le=30 * 86_400)
+
+    @field_validator("email")
+    @classmethod
+    def _email(cls, value: str) -> str:
+        return check_email(value) if value.strip() else ""
+
+
+class WorkspaceInvitationView(View):
+    id: str
+    workspace: str
+    email: str
+    """Whose it is; empty for anyone who has the link."""
+    role: Role
+    created_by: str
+    created_at: Utc
+    expires_at: Utc
+    used_by: str | None = None
+    used_at: Utc | None = None
+    revoked_at: Utc | None = None
+    is_open: bool
+    """Nobody has used it yet, and it was neither revoked nor has it expired."""
+
+
+class WorkspaceInvitationCreated(WorkspaceInvitationView):
+    code: str
+    """Shown this once, stored only as a hash."""
+    path: str
+    """The page to join on, on this server."""
+
+
+class InvitationCode(Schema):
+    code: str = Field(min_length=1, max_length=200)
+
+
 class SecretSet(Schema):
     name: str
     value: str = Field(min_length=1, max_length=65_536)
@@ -190,6 +234,8 @@ class SecretView(View):
     name: str
     created_at: Utc
     updated_at: Utc
+    readable: bool = True
+    """False for one that was encrypted with a secret.key the server has no more: set it again."""
 
 
 class RegistryConnect(Schema):

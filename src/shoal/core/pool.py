@@ -121,7 +121,8 @@ class Step(View):
 class PoolMachine(View):
     id: str
     name: str
-    via: Literal["ssh", "join"]
+    via: Literal["ssh", "join", "server"]
+    """How it came; 'server' for the server's own machine."""
     user: str | None
     host: str
     port: int | None
@@ -138,7 +139,8 @@ class PoolMachine(View):
     facts: dict[str, Any] = {}
     steps: list[Step] = []
     problems: list[Problem] = []
-    created_at: Utc
+    created_at: Utc | None = None
+    """When it was added; None for the server's own machine."""
 
 
 class PairSpeed(View):

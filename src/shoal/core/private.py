@@ -1,13 +1,31 @@
-"""Files for their owner only, from their first byte on: keys, tokens, launches."""
+"""Files and folders for their owner only: keys, tokens, launches, and the data directory they are in."""
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.durable import sync
+
+
+def close_folder(folder: Path) -> None:
+    """Take the permissions of all others from a folder of ours, also from one that was made by an older version.
+
+    With the setgid bit its group keeps access: that is how a group shares a folder on purpose. Folders that are not ours,
+    that everybody may write to (/tmp) or that stand at the top of the file system (/srv) are left as they are.
+    """
+    with suppress(OSError):
+        real = folder.resolve(strict=True)
+        found = real.stat()
+        mode = stat.S_IMODE(found.st_mode)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & stat.S_ISVTX or len(real.parts) < 3:
+            return
+        closed = mode & (0o7770 if mode & stat.S_ISGID else 0o7700)
+        if closed != mode:
+            real.chmod(closed)
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from shoal.core.jobs import MAX_TIME_LIMIT
+from shoal.core.jobs import MAX_TIME_LIMIT, Device
 from shoal.core.schema import Schema, Utc, View
 
 
@@ -39,6 +39,8 @@ class JobChange(Schema):
     min_nodes: int | None = Field(default=None, ge=1, le=10_000)
     max_nodes: int | None = Field(default=None, ge=1, le=10_000)
     accels: int | None = Field(default=None, ge=1, le=1_024)
+    device: Device | None = None
+    """Kind of slots."""
     time_limit_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
     expected_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
     exclude: list[str] | None = Field(default=None, max_length=1_000)
@@ -63,7 +65,7 @@ class WhyView(View):
 
     job: str
     status: str
-    reason: Literal["slots", "quota", "machines", "turn", "engine", "starting", "stalled", "not_waiting"]
+    reason: Literal["slots", "quota", "machines", "pause", "turn", "engine", "starting", "stalled", "not_waiting"]
     text: str
     evidence: list[str]
     place: int | None = None
@@ -86,6 +88,8 @@ class QueueRow(View):
     min_nodes: int
     max_nodes: int
     accels: int
+    device: str = "auto"
+    """Kind of slots it asks for."""
     since: Utc
     waits: str
     starts_at: Utc | None = None
@@ -120,6 +124,8 @@ class JobWish(Schema):
     min_nodes: int = Field(default=1, ge=1, le=10_000)
     max_nodes: int = Field(default=1, ge=1, le=10_000)
     accels: int = Field(default=1, ge=1, le=1_024)
+    device: Device = "auto"
+    """Kind of slots."""
     priority: int = Field(default=0, ge=-100, le=100)
     time_limit_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))
     expected_s: int | None = Field(default=None, ge=1, le=int(MAX_TIME_LIMIT.total_seconds()))

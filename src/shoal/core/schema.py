@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+
+LEAST_INT, MOST_INT = -(2**63), 2**63 - 1
+"""The integers a database column holds."""
+Int64 = Annotated[int, Field(ge=LEAST_INT, le=MOST_INT)]
+Count64 = Annotated[int, Field(ge=0, le=MOST_INT)]
 
 
 class Schema(BaseModel):

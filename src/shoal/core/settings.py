@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InvalidSpec
+from shoal.core.private import close_folder
 
 ENV_VARS: dict[str, str] = {
     "SHOAL_HOME": "Data directory (default ~/.shoal).",
@@ -19,7 +20,7 @@ ENV_VARS: dict[str, str] = {
     "SHOAL_API_KEY": "Key to sign in with.",
     "SHOAL_WORKSPACE": "Workspace to work in (default: 'default').",
     "SHOAL_NO_AUTOSTART": "Set to 1 to never start the private local server by itself.",
-    "SHOAL_SLOTS": "Slots the private local machine offers, overriding settings.toml.",
+    "SHOAL_SLOTS": "Slots the server's own machine offers, overriding settings.toml: a number, 'auto' (or 0) or 'none'.",
     "SHOAL_SANDBOX": "How /input and friends are provided: 'auto', 'bubblewrap' or 'rewrite'.",
     "SHOAL_DEBUG": "Set to 1 to see tracebacks instead of one-line errors.",
     "SHOAL_DATA_CACHE": "Where `shoal.data` keeps chunks it has read (default: cache/stream in the data directory).",
@@ -46,8 +47,18 @@ class Layout:
 
     @property
     def server_file(self) -> Path:
-        """{pid, url, boot_id, created}: present while a server runs (or died without saying so)."""
+        """{pid, url, boot_id, create_time, instance, place}: present while a server runs (or died without saying so)."""
         return self.server_dir / "server.json"
+
+    @property
+    def starting_file(self) -> Path:
+        """The same without a URL, and what the server is doing: present while it starts."""
+        return self.server_dir / "starting.json"
+
+    @property
+    def instance_file(self) -> Path:
+        """{id, dev, ino, path, host}: the identity of this data directory. A copy of it gets another when it is first started."""
+        return self.server_dir / "instance.json"
 
     @property
     def server_lock(self) -> Path:
@@ -61,6 +72,11 @@ class Layout:
     @property
     def database(self) -> Path:
         return self.server_dir / "shoal.db"
+
+    @property
+    def reserve(self) -> Path:
+        """Disk space kept back for what must work on a full disk."""
+        return self.server_dir / "reserve"
 
     @property
     def owner_key(self) -> Path:
@@ -93,6 +109,21 @@ class Layout:
     def cache_dir(self) -> Path:
         return self.root / "cache"
 
+    def close(self) -> None:
+        """Make the data directory its owner's only, whoever made it: it holds code, data and tokens of everybody."""
+        for folder in (self.root, self.server_dir, self.store_dir, self.nodes_dir, self.cache_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.root.resolve() != Path.home().resolve():
+            close_folder(self.root)
+        for path in (*self.private_paths(), self.cache_dir):
+            if path.is_dir():
+                close_folder(path)
+
+    def private_paths(self) -> list[Path]:
+        """What no job may see: keys and database, other attempts and their tokens, chunks, state of swarms and engines."""
+        folders = [self.root / name for name in ("swarms", "engines", "ray")]
+        return [self.server_dir, self.nodes_dir, self.store_dir, self.client_config, *folders]
+
     @property
     def client_config(self) -> Path:
         """{url, workspace, key} written by `shoal login` and `shoal workspace use`, mode 0600."""
@@ -111,8 +142,8 @@ class ServerSettings:
     """True for a server many people use, even if it listens on loopback only (behind a reverse proxy)."""
     hosts: str = ""
     """Names people reach a shared server by, with commas between; a browser that asks for any other is refused. Empty takes any."""
-    slots: int = 0
-    """Slots this machine offers; 0 means its GPUs, or half its cores (at least one) where it has none."""
+    slots: int | None = None
+    """Slots this machine offers; "auto" (or 0, as in 0.1): its GPUs, or half its cores (at least one) where it has none. "none": no job runs here."""
     sign_up: bool = False
     """Whether anyone who can reach the server may make an account; else only an admin can."""
     store: str = ""
@@ -129,6 +160,8 @@ class ServerSettings:
     """Largest dataset the server fetches from a URL by itself, in GB."""
     max_archive_ratio: int = 100
     """Largest ratio of unpacked to packed bytes an archive may have."""
+    disk_reserve_mb: int = 8
+    """Disk space kept back beside the database, in MiB: on a full disk jobs can still be stopped, finished and deleted. 0 keeps none."""
     log_rate_kb_s: int = 2048
     """Log bytes per second and node kept, in KiB, beyond a burst of eight seconds' worth; the rest is counted and dropped."""
     warm: bool = True
@@ -145,6 +178,9 @@ class ServerSettings:
     """Seconds an attempt of a job with --grow runs at least before it is saved and started again with more nodes."""
     stall_s: float = 300.0
     """Seconds without a line, a metric or a step after which a running job's stacks are gathered; 0 never does."""
+    stall_timeout_s: float = 3600.0
+    """Seconds without a line, a metric or a step after which an attempt whose ranks demonstrably do nothing is ended and started again; sooner
+    where they wait for one that hangs. A job's own --stall-timeout goes before. 0 never does."""
     preflight_after_h: float = 1.0
     """Hours a job may run, by its time limit or as expected, before it is tried by a preflight first; jobs over one node always are. 0: none is."""
     preflight_limit_s: float = 300.0
@@ -188,9 +224,11 @@ class ServerSettings:
     def load(cls, layout: Layout, **overrides: Any) -> ServerSettings:
         values = _read(layout)
         if slots := os.environ.get("SHOAL_SLOTS"):
-            values["slots"] = int(slots)
-        values.update({k: v for k, v in overrides.items() if v is not None})
-        return cls(**_known(layout, values))
+            values["slots"] = _slots(slots, "SHOAL_SLOTS")
+        given = {k: v for k, v in overrides.items() if v is not None}
+        if given.get("slots") == "auto":
+            given["slots"] = None
+        return cls(**_known(layout, values | given))
 
     @classmethod
     def stored(cls, layout: Layout) -> ServerSettings:
@@ -201,7 +239,7 @@ class ServerSettings:
         """Write what differs from the defaults."""
         default = ServerSettings()
         lines = [
-            f"{f.name} = {_toml(getattr(self, f.name))}"
+            f"{f.name} = {_toml('none' if (f.name, getattr(self, f.name)) == ('slots', 0) else getattr(self, f.name))}"
             for f in fields(self)
             if getattr(self, f.name) != getattr(default, f.name)
         ]
@@ -212,7 +250,20 @@ class ServerSettings:
 
 
 def _read(layout: Layout) -> dict[str, Any]:
-    return tomllib.loads(layout.settings_file.read_text()) if layout.settings_file.exists() else {}
+    values = tomllib.loads(layout.settings_file.read_text()) if layout.settings_file.exists() else {}
+    if "slots" in values:
+        values["slots"] = _slots(values["slots"], f"{layout.settings_file}: slots")
+    return values
+
+
+def _slots(value: object, where: str) -> int | None:
+    """A number of slots as it is written in settings.toml or SHOAL_SLOTS. There, 0 has meant "detect" since 0.1."""
+    if value in ("none", "auto"):
+        return 0 if value == "none" else None
+    text = str(value)
+    if not text.isascii() or not text.isdigit():
+        raise InvalidSpec(f"{where}: {text!r} is not a number of slots.", hint="a number, 'auto' or 'none'")
+    return int(text) or None
 
 
 def _known(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,12 @@ class RankStack(Schema):
     """What is known of it where there is no Python stack."""
     frames: list[Frame] = Field(default=[], max_length=MOST_FRAMES)
     """Innermost first."""
+    stopped: bool = False
+    """Stopped by a signal, or frozen by its control group: it cannot go on by itself. Not one that a debugger holds."""
+    cpu_s: float | None = Field(default=None, ge=0)
+    """CPU seconds used so far by its process and all below it; None where that is not known."""
+    moved: int | None = Field(default=None, ge=0)
+    """Bytes these have read and written so far."""
 
 
 class StacksReport(Schema):

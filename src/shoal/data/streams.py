@@ -8,8 +8,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shoal.core.errors import InvalidSpec, MissingExtra, Refused
 from shoal.data.books import Book, Cells, ListCells
@@ -74,6 +74,15 @@ def stream(
     return made
 
 
+class RawSample(NamedTuple):
+    """A sample as it was read."""
+
+    position: int
+    """In the order of the epoch."""
+    block: int
+    raw: Any
+
+
 class Stream:
     """Made by `stream()`. One pass is one epoch; `set_epoch` gives the next another order."""
 
@@ -103,11 +112,10 @@ class Stream:
         self._open(source)
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers = _worker()
+        workers = _worker()[1]
         if workers == 0:
             self.begin_pass()
-        rank, world_size = self.ranks()
-        deal = Deal(rank, world_size, worker, max(1, workers), self.batch_size, self._book.start[0])
+        deal = self.deal()
         for position, block, raw in self._with_tail(deal):
             record = self.reader.decode(block, raw)
             record = record if self.decode is None else self.decode(record)
@@ -185,6 +193,38 @@ class Stream:
             self._restart(self._book.epoch)
         self._fresh = False
 
+    # for loaders that cut batches themselves: shoal.train.data.Online
+
+    def deal(self) -> Deal:
+        """Return the share of this process: that of its rank, or of one DataLoader worker of the rank."""
+        worker, workers = _worker()
+        rank, world_size = self.ranks()
+        return Deal(rank, world_size, worker, max(1, workers), self.batch_size, self._book.start[0])
+
+    def raw_samples(self, deal: Deal) -> Generator[RawSample, None, int]:
+        """Yield the samples of one share from where this pass begins; nothing is repeated. Return the epoch's length."""
+        epoch, (low, place) = self._book.epoch, self._book.start
+        samples = self._order_of(epoch).samples(deal, place, low, lambda passed: self._book.note(epoch, passed))
+        while True:
+            try:
+                yield RawSample(*next(samples))
+            except StopIteration as stop:
+                return int(stop.value)
+
+    def raw_sample_at(self, position: int) -> RawSample:
+        """Return the sample at one position of this epoch, whichever rank it is dealt to."""
+        only = Deal(position, position + 1)
+        order = self._order_of(self._book.epoch)
+        return RawSample(*next(order.samples(only, self._book.before(position), position, lambda _: None)))
+
+    def decoded(self, sample: RawSample) -> Any:
+        record = self.reader.decode(sample.block, sample.raw)
+        return record if self.decode is None else self.decode(record)
+
+    def reach(self, position: int) -> None:
+        """Note that all ranks are done with everything before this position."""
+        self._position = position
+
     def advance(self, samples: int) -> None:
         """Workers have handed over as many more samples of this rank."""
         self._position += samples * self.ranks()[1]
@@ -229,7 +269,7 @@ class Stream:
     def _with_tail(self, deal: Deal) -> Iterator[Sample]:
         """This reader's samples, and what is to be done where the last round has fewer samples than there are ranks."""
         epoch, (low, place) = self._book.epoch, self._book.start
-        order = Epoch(self.reader, epoch=epoch, **self._order)
+        order = self._order_of(epoch)
         samples = order.samples(deal, place, low, lambda passed: self._book.note(epoch, passed))
         held: Sample | None = None
         while True:
@@ -251,6 +291,9 @@ class Stream:
                 first = order.samples(Deal((position - length) % length, length), BEGINNING, 0, lambda _: None)
                 _, block, raw = next(first)
                 yield position, block, raw
+
+    def _order_of(self, epoch: int) -> Epoch:
+        return Epoch(self.reader, epoch=epoch, **self._order)
 
     def _cells(self) -> Cells:
         return ListCells()

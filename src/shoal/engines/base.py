@@ -88,6 +88,10 @@ class Engine(ABC):
         """Why its agents have not started yet, in words for people; None unless they wait in a queue of the engine's own."""
         return None
 
+    def last_word(self, attempt_id: str, node: int) -> str | None:
+        """Return why an agent that is gone has left, where it said so on its own machine only; None if that is not known."""
+        return None
+
     @abstractmethod
     def salvage(self, attempt_id: str, node: int) -> None:
         """An agent is gone without a last word: end what it left running and deliver what it had to say. Returns at once."""

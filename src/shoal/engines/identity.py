@@ -8,21 +8,26 @@ from pathlib import Path
 import psutil
 
 from shoal.core.boot import boot_id
+from shoal.core.place import is_own, mark
 from shoal.core.private import write_private
 
 
 def sign(path: Path) -> None:
     """Leave word that this process holds it."""
     me = psutil.Process()
-    write_private(path, json.dumps({"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}))
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    body = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id(), **mark(path.parent)}
+    write_private(path, json.dumps(body))
 
 
 def holder(path: Path) -> psutil.Process | None:
-    """The live process that signed; None if it is dead, or its pid is somebody else's by now."""
+    """Return the live process that signed; None if it is dead, its pid is another's by now, or it signed the original of a copy."""
     try:
         who = json.loads(path.read_text())
+        if not is_own(who, path.parent):
+            return None
         process = psutil.Process(who["pid"])
         same = who["boot_id"] == boot_id() and abs(process.create_time() - who["create_time"]) < 1.0
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (OSError, ValueError, KeyError, psutil.Error):
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None

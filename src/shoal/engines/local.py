@@ -6,6 +6,7 @@ An agent lives in a session of its own, so it outlives the server; its directory
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from shoal.core.agents import Launch
+from shoal.core.place import is_copied_node
 from shoal.core.private import write_private
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
 from shoal.engines.identity import holder
@@ -27,7 +29,7 @@ from shoal.engines.slots import detect
 
 logger = logging.getLogger(__name__)
 MACHINE = "local"
-_SIGNATURE, _LAUNCH = "agent.json", "launch.json"
+_SIGNATURE, _LAUNCH, _RESULT = "agent.json", "launch.json", "result.json"
 
 
 class LocalEngine(Engine):
@@ -35,13 +37,13 @@ class LocalEngine(Engine):
         self,
         nodes_dir: Path,
         *,
-        slots: int = 0,
+        slots: int | None = None,
         machine: str = MACHINE,
         python: str = sys.executable,
         agent_env: dict[str, str] | None = None,
         nursery: Nursery | None = None,
     ):
-        """`nursery`: where agents with a single worker come from when it is warm.
+        """`slots`: how many it offers; None for as many as are detected. `nursery`: where agents with a single worker come from when it is warm.
 
         By another name than `local` it passes for another machine, whose home is where `nodes_dir` is.
         """
@@ -94,16 +96,24 @@ class LocalEngine(Engine):
             if child is not None:
                 return AgentState.ALIVE if child.poll() is None else AgentState.GONE
         directory = self._dir(attempt_id, node)
-        if holder(directory / _SIGNATURE):
+        if self._agent(directory):
             return AgentState.ALIVE
         # A server that died before it had written that file has started nothing.
         return AgentState.GONE if (directory / _LAUNCH).is_file() else AgentState.UNKNOWN
+
+    def last_word(self, attempt_id: str, node: int) -> str | None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            reason = json.loads((self._dir(attempt_id, node) / _RESULT).read_text())["reason"]
+            return str(reason) if reason else None
+        return None
 
     def salvage(self, attempt_id: str, node: int) -> None:
         key, directory = (attempt_id, node), self._dir(attempt_id, node)
         with self._lock:
             running = self._salvaging.get(key)
             if (running is not None and running.poll() is None) or not directory.is_dir():
+                return
+            if is_copied_node(directory):  # a salvager would end the original's workers and report for them
                 return
             argv = [self._python, "-m", "shoal.agent", "--salvage", str(directory)]
             self._salvaging[key] = self._spawn(argv, directory)
@@ -117,7 +127,7 @@ class LocalEngine(Engine):
     def adopt(self) -> set[str]:
         if not self._nodes_dir.is_dir():
             return set()
-        return {d.name.rpartition(".")[0] for d in self._nodes_dir.iterdir() if holder(d / _SIGNATURE)}
+        return {d.name.rpartition(".")[0] for d in self._nodes_dir.iterdir() if self._agent(d)}
 
     def clean(self, attempt_id: str) -> None:
         for directory in self._nodes_dir.glob(f"{attempt_id}.*"):
@@ -126,6 +136,10 @@ class LocalEngine(Engine):
                 self._children.pop(key, None)
                 self._salvaging.pop(key, None)
             shutil.rmtree(directory, ignore_errors=True)
+
+    def _agent(self, directory: Path) -> psutil.Process | None:
+        """Return the live agent of a node; the one of an original is none of a copy's."""
+        return None if is_copied_node(directory) else holder(directory / _SIGNATURE)
 
     def _dir(self, attempt_id: str, node: int) -> Path:
         return self._nodes_dir / f"{attempt_id}.{node}"
@@ -157,7 +171,7 @@ class LocalEngine(Engine):
             if child is not None:
                 child.kill()
                 child.wait()
-            elif agent := holder(self._dir(attempt_id, node) / _SIGNATURE):
+            elif agent := self._agent(self._dir(attempt_id, node)):
                 agent.send_signal(signal.SIGKILL)
                 agent.wait(timeout=10)
 

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 class Engines(Engine):
     def __init__(self, **engines: Engine):
         self._engines = dict(engines)
+        self._drained: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     def add(self, name: str, engine: Engine) -> None:
@@ -48,8 +49,17 @@ class Engines(Engine):
         several = len(self.names) > 1
         return [f"{name}: {problem}" if several else problem for name, e in self._all() for problem in e.probe()]
 
+    def drain(self, machine: str, *, draining: bool) -> None:
+        """Start nothing new on a machine whose own engine does not keep such a state, or start there again."""
+        with self._lock:
+            self._drained = self._drained | {machine} if draining else self._drained - {machine}
+
     def capacity(self) -> list[Machine]:
-        return [machine for machine, _ in self._machines().values()]
+        drained = self._drained
+        return [
+            replace(machine, state="draining") if machine.name in drained and machine.state == "up" else machine
+            for machine, _ in self._machines().values()
+        ]
 
     def plan(self, gang: Gang) -> list[Command]:
         commands = {
@@ -79,6 +89,9 @@ class Engines(Engine):
 
     def waits(self, attempt_id: str) -> str | None:
         return next((why for _, engine in self._all() if (why := engine.waits(attempt_id))), None)
+
+    def last_word(self, attempt_id: str, node: int) -> str | None:
+        return next((word for _, engine in self._all() if (word := engine.last_word(attempt_id, node))), None)
 
     def salvage(self, attempt_id: str, node: int) -> None:
         for _, engine in self._all():

@@ -8,17 +8,17 @@ import subprocess
 from pathlib import Path
 
 
-def detect(setting: int = 0) -> tuple[str, int]:
-    """(kind, slots). `setting` > 0 overrides the count, never the kind."""
+def detect(setting: int | None = None) -> tuple[str, int]:
+    """(kind, slots). A `setting` overrides the count, never the kind; 0 is none at all."""
     for kind, count in (("cuda", _cuda()), ("rocm", _rocm())):
         if count:
-            return kind, setting or count
-    return "cpu", setting or max(1, (os.cpu_count() or 1) // 2)
+            return kind, count if setting is None else setting
+    return "cpu", max(1, (os.cpu_count() or 1) // 2) if setting is None else setting
 
 
 def cpu_threads(kind: str, slots: int, cores: int | None = None) -> int:
     """Threads a worker may use so that a full machine (this one, unless its cores are given) is not over-subscribed."""
-    share = max(1, (cores or os.cpu_count() or 1) // slots)
+    share = max(1, (cores or os.cpu_count() or 1) // max(1, slots))
     return share if kind == "cpu" else min(8, share)
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import MissingExtra
+from shoal.core.errors import MissingExtra, UsageError
 from shoal.integrations._hf_checkpoints import last_checkpoint, mark, mirror
 from shoal.integrations._hf_resume import install
 from shoal.sdk import adapt, start
@@ -51,6 +51,7 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         demand_promised()
+        _check_world(args)
         run = self._run = self._the_run(args, state)
         self._before = run.global_step if state.global_step == 0 and not run.resumed else 0
         self._tell_position(args, state)
@@ -128,6 +129,17 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
                 "output_dir=os.environ['OUTPUT_DIR'] (or --output_dir /output-checkpoint) spares that",
                 output_dir,
             )
+
+
+def _check_world(args: Any) -> None:
+    """Raise UsageError if the Trainer does not count all the workers of the job as one training."""
+    workers = os.environ.get("WORLD_SIZE", "1") if "LOCAL_WORLD_SIZE" in os.environ else "1"
+    if workers != "1" and str(args.world_size) != workers:
+        raise UsageError(
+            f"This job has {workers} workers, but the Trainer is set up for {args.world_size}: "
+            "each worker would train a model of its own.",
+            hint="On CPUs use TrainingArguments(use_cpu=True), or set ACCELERATE_USE_CPU=true.",
+        )
 
 
 def _loggable(value: Any) -> bool:

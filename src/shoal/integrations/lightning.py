@@ -1,55 +1,88 @@
-"""`Trainer(..., callbacks=[ShoalCallback()])`: metrics, progress and graceful stop for Lightning's Trainer, 2.0 and later.
-
-The Trainer keeps the model, the loop and its checkpoints; nothing is wrapped. For Fabric, whose loop is the script's own,
+"""`Trainer(..., callbacks=[ShoalCallback()])`: metrics, progress, checkpoints, resume and graceful stop for Lightning's Trainer,
+2.0 and later. The Trainer keeps the model, the loop and the checkpoint format. For Fabric, whose loop is the script's own,
 `run.step` is enough.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import MissingExtra
+from shoal.core.errors import MissingExtra, UsageError
+from shoal.integrations import _lightning_gang as gang
+from shoal.integrations._lightning_checkpoints import (
+    HIDDEN,
+    SUFFIX,
+    is_written,
+    last_checkpoint,
+    output_dir,
+    publish,
+    withdraw,
+)
+from shoal.integrations._lightning_trainer import install, unclaimed_checkpoint
 from shoal.sdk import adapt, start
 from shoal.sdk.device import demand_promised
 
 if TYPE_CHECKING:
     from shoal.sdk.run import Run
 
-__all__ = ["ShoalCallback"]
+__all__ = ["ShoalCallback", "last_checkpoint"]
 
 
-def _callback_class() -> Any:
-    """Of the package the script itself uses: they are twins, and each takes only its own."""
+def _package() -> str:
+    """Return the package the script itself uses: they are twins, and each takes only its own callbacks."""
     names = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
     for name in names:
         try:
-            return import_module(name).Callback
+            import_module(name)
+            return name
         except ImportError:
             continue
     raise MissingExtra("shoal.integrations.lightning needs Lightning.", hint="pip install lightning")
 
 
-_Callback: Any = _callback_class()
+_PACKAGE = _package()
+_Callback: Any = import_module(_PACKAGE).Callback
+# On import, as Trainers are often made before their callbacks are.
+install(_PACKAGE)
 
 
 class ShoalCallback(_Callback):  # type: ignore[misc]
     """Give an instance to `Trainer(callbacks=[…])`.
 
     Uses the run of `shoal.init(...)` if there is one, else starts one. Only rank 0 writes metrics: the loss of every
-    `log_every_n_steps`-th step as `train/loss`, and whatever the module logs by its own names.
+    `log_every_n_steps`-th step as `train/loss`, and whatever the module logs by its own names. The checkpoints of the Trainer
+    are put where the platform keeps them.
+
+    resume      whether the first `trainer.fit()` goes on from the checkpoint the platform gives after a restart, unless it is
+                called with a `ckpt_path` of its own
     """
 
-    def __init__(self) -> None:
+    def __init__(self, resume: bool = True) -> None:
         super().__init__()
+        self.resumes_by_itself = resume
         self._run: Run | None = None
+        self._loss: Any = None
+        self._unpublished: dict[Path, tuple[int, dict[str, float]]] = {}
+        """Checkpoints that the Trainer has begun to write, with their step and metrics."""
+        self._published: dict[Path, Path] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Demand the promised device, and keep the Trainer's own files where no growing folder is taken for a checkpoint."""
         demand_promised()
+        output = output_dir()
+        inside = output is not None and Path(trainer.default_root_dir).resolve().is_relative_to(output.resolve())
+        for number, saver in enumerate(trainer.checkpoint_callbacks):
+            if output is not None and inside and getattr(saver, "dirpath", "") is None:
+                saver.dirpath = os.fspath(output / HIDDEN / str(number))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        gang.check_world(trainer)
+        self._check_resumed(trainer)
         total = _total(trainer)
         self._run = start.current() or start.init(
             parallel="none",
@@ -66,17 +99,58 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
             return
         self._tell_position(trainer)
         every = max(1, trainer.log_every_n_steps)
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self._loss = loss if loss is not None else self._loss
         if step == 1 or step % every == 0:
-            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             own = _numbers(trainer.logged_metrics)
             adapt.log_at(run, step, ({"train/loss": loss} if loss is not None else {}) | own)
-        if run.should_stop:
-            trainer.should_stop = True
+        if run.should_stop and not trainer.should_stop and step < (_total(trainer) or math.inf):
+            self._stop(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         found = _numbers(trainer.callback_metrics)
         if self._run is not None and found and not trainer.sanity_checking:
             self._run.evaluate(found)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        self._publish()
+
+    def checkpoint_saved(self, trainer: Any, checkpoint: Path) -> None:
+        """The Trainer has written a checkpoint, or begun to; called on every rank."""
+        if trainer.is_global_zero and output_dir() is not None and trainer.state.fn == "fit":
+            loss = {} if self._loss is None else {"train/loss": float(self._loss)}
+            told = {name: float(value) for name, value in _numbers(trainer.callback_metrics).items()}
+            self._unpublished[checkpoint] = (trainer.global_step, loss | told)
+            self._publish()
+
+    def _publish(self) -> None:
+        output = output_dir()
+        for checkpoint, (step, metrics) in list(self._unpublished.items()):
+            if output is not None and is_written(checkpoint):
+                del self._unpublished[checkpoint]
+                folder = publish(checkpoint, output, step, metrics)
+                if folder is not None:
+                    self._published[checkpoint] = folder
+                    if self._run is not None:
+                        adapt.saved(self._run, step, folder.name)
+        withdraw(self._published)
+
+    def _stop(self, trainer: Any) -> None:
+        """All ranks, at the same step: save, and leave the loop, whatever least number of steps or epochs was asked for."""
+        output = output_dir()
+        folder = Path(trainer.default_root_dir) if output is None else output / HIDDEN
+        trainer.save_checkpoint(folder / f"stopped-step={trainer.global_step}{SUFFIX}")
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+        trainer.should_stop = True
+
+    def _check_resumed(self, trainer: Any) -> None:
+        """A callback that comes from `configure_callbacks` is too late to resume: better to end than to start over in silence."""
+        is_given = getattr(trainer, "ckpt_path", None) is not None
+        if self.resumes_by_itself and not is_given and unclaimed_checkpoint() is not None:
+            raise UsageError(
+                "There is a checkpoint to resume from, but the Trainer was not given it.",
+                hint="Trainer(callbacks=[ShoalCallback()]) resumes; ShoalCallback(resume=False) starts from the beginning.",
+            )
 
     def _tell_position(self, trainer: Any) -> None:
         assert self._run is not None  # noqa: S101

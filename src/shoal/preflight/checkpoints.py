@@ -38,7 +38,7 @@ class Checkpoints:
         trial.facts["checkpoint_bytes"] = max(size, trial.facts.get("checkpoint_bytes", 0))
         trial.reach("save")
         if not self._is_kept(path):
-            trial.find("kept-nowhere", f"{path} is written, and not kept.", where=trial.here())
+            trial.find("kept-nowhere", f"{path} is outside of /output-checkpoint.", where=trial.here())
         if size <= _LARGEST and "load" not in trial.phases:
             try:
                 self._load(path, map_location="cpu", weights_only=False)

@@ -115,7 +115,7 @@ RULES: dict[str, Rule] = {
     ),
     "kept-nowhere": Rule(
         WARNING,
-        "Only what is written below /output-checkpoint is kept when the job ends.",
+        "Below /output-checkpoint every checkpoint is kept; in the working directory only the newest state of weights, elsewhere nothing.",
         'Write it to os.environ["OUTPUT_DIR"].',
     ),
     "slow-start": Rule(

@@ -85,6 +85,12 @@ def save_soon(run: Run, extra: Sequence[Path] = ()) -> None:
         run._stop.request_save()
 
 
+def saved(run: Run, step: int, name: str) -> None:
+    """Note that the library's own checkpoint of this step is complete, under this name in the output directory."""
+    if run.is_main:
+        run._spool.write("c", i=step, name=name)
+
+
 def warn(run: Run, code: str, text: str) -> None:
     """Say something once, in the log and beside the run."""
     if run.is_main:

@@ -1,4 +1,4 @@
-"""Two checkpoints of the SDK's own format, value by value: `python -m shoal.sdk.compare A B` prints what differs, as JSON.
+"""Two checkpoints of the SDK's own format, value by value: `python -m shoal.sdk.compare A B [generator…]` prints what differs, as JSON.
 
 A process of its own, because the command line never imports torch. Nothing is unpickled but plain values and tensors.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,15 @@ ABOUT = "shoal.json"
 FIRST = ("model", "optimizer", "training")
 """In this order: a weight that differs says more than the state that follows from it."""
 MAX_LISTED = 20
+_GENERATOR = re.compile(r"rng\[\d+\]\.(\w+)")
 
 
-def compare(first: Path, second: Path) -> dict[str, Any]:
-    """{equal, files: {name: {equal, hashes}}, differences: [...], and what the first says of itself}."""
+def compare(first: Path, second: Path, uncontrolled: Collection[str] = ()) -> dict[str, Any]:
+    """{equal, files: {name: {equal, hashes}}, differences: [...], and what the first says of itself}.
+
+    uncontrolled    random generators (python, numpy, torch) that did not start alike: their states are left out, and those that
+                    differ are named in `left_out`
+    """
     torch = import_module("torch")
     about = [json.loads((path / ABOUT).read_bytes()) for path in (first, second)]
     listed = [set(said.get("files", {})) for said in about]
@@ -39,8 +45,11 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
         files[name] = {"equal": hashes[0] == hashes[1], "hashes": hashes}
         if hashes[0] != hashes[1]:
             found += [{"file": name, **difference} for difference in differences(*values)]
+    left_out = {generator for f in found if (generator := _generator(f)) in uncontrolled}
+    found = [f for f in found if _generator(f) not in left_out]
     return {
         "equal": not found,
+        "left_out": sorted(g for g in left_out if g is not None),
         "files": files,
         "count": len(found),
         "differences": found[:MAX_LISTED],
@@ -75,6 +84,12 @@ def digest(value: Any) -> str:
     for piece in _flat(value):
         hashed.update(piece)
     return hashed.hexdigest()
+
+
+def _generator(difference: Mapping[str, Any]) -> str | None:
+    """Return the random generator whose state this is a difference of, if it is one."""
+    match = _GENERATOR.match(difference["where"]) if difference["file"] == "training.pt" else None
+    return match[1] if match else None
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -173,4 +188,4 @@ def _read(torch: Any, path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    json.dump(compare(Path(sys.argv[1]), Path(sys.argv[2])), sys.stdout)
+    json.dump(compare(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]), sys.stdout)

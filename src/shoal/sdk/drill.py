@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.core.drills import MARK, ORDER, VARIABLE, Fault, Plan
 from shoal.core.errors import UsageError
@@ -33,6 +33,7 @@ class Signalled(Protocol):
 class Rehearsal(Protocol):
     """A run that is not quite what the script thinks it is."""
 
+    def before_prepare(self, run: Runner, objects: tuple[Any, ...]) -> None: ...
     def after_step(self, run: Runner, training: Iterations | None, step: int) -> None: ...
 
 
@@ -66,6 +67,9 @@ class Drill:
             for name, default in (("RANK", 0), ("LOCAL_RANK", 0), ("GROUP_RANK", 0), ("SHOAL_ATTEMPT", 1))
         )
         return cls(plan, spool, stop, rank=rank, local=local, node=node, attempt=attempt)
+
+    def before_prepare(self, run: Runner, objects: tuple[Any, ...]) -> None:
+        """Do nothing: a drill begins with the first step."""
 
     def after_step(self, run: Runner, training: Iterations | None, step: int) -> None:
         """Break now, if this is the step for it."""

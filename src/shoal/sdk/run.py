@@ -66,6 +66,8 @@ class Run(Facts):
         A checkpoint to go on from is loaded here, so `global_step` may be beyond 0 afterwards.
         """
         self._check_alive()
+        if self._rehearsal is not None:
+            self._rehearsal.before_prepare(self, objects)
         prepared = self._get_training().prepare(objects)
         self._stop.every_s = self._options.checkpoint_every_s
         self._stop.saved()
@@ -200,17 +202,23 @@ class Run(Facts):
         status, why = outcome(error)
         self.finish(status=status, why=why)
 
-    def end_at_exit(self, error: BaseException | None) -> None:
-        """The interpreter ends. A last save takes all ranks, and nobody knows here whether all will come."""
+    def end_at_exit(self, error: BaseException | None, *, unknown: bool = False) -> None:
+        """End the run with the interpreter. A last save takes all ranks, and it is not known whether all will come.
+
+        `unknown`: the script raised SystemExit, and its code is known to the parent process only. An agent or `shoal run`
+        corrects the record if it was not 0; without either, only a run that reached its target counts as finished.
+        """
         status, why = outcome(error)
-        self._end(status, why, last_save=self._context.world_size == 1)
+        if unknown and not self._context.on_platform and self._total is not None and self._step < self._total:
+            status, why = "stopped", "the script raised SystemExit before its last step"
+        self._end(status, why, last_save=self._context.world_size == 1, surely=not unknown)
 
     def leave_to_parent(self) -> None:
         """In a forked child: files and records are the parent's."""
         self._finished = True
         self._spool.forget()
 
-    def _end(self, status: str, why: str | None, *, last_save: bool) -> None:
+    def _end(self, status: str, why: str | None, *, last_save: bool, surely: bool = True) -> None:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
@@ -226,7 +234,7 @@ class Run(Facts):
                 self._training.close(_WRITE_S, save=clean)
         self._spool.flush()
         if self._main and (self._spool.is_open or self._context.on_platform):
-            self._progress(done=status == "finished")
+            self._progress(done=status == "finished" and (surely or self._step == self._total))
             self._tell("f", i=self._step, status=status, why=why)
         if self._mirror is not None:
             self._mirror.close()

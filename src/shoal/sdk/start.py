@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib
 import importlib.util
+import opcode
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from shoal.core.errors import UsageError
@@ -74,26 +78,37 @@ def current() -> Run | None:
 
 
 class _ExitWatch:
-    """Ends the run with the interpreter, and knows how that ended: atexit alone is told nothing."""
+    """Ends the run with the interpreter, and knows how that ended: atexit alone is told nothing.
+
+    `sys.exit`, `exit` and `quit` tell their code here. A SystemExit that is raised without them passes by no hook of the
+    interpreter: only that the main module was left by an exception can be seen afterwards, and its code is known to the
+    parent process alone (see shoal.agent.run_end).
+    """
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
         self._run: Run | None = None
         self._excepthook: Callable[..., Any] | None = None
-        self._exit: Callable[..., NoReturn] | None = None
+        self._exits: list[tuple[Any, str, Any]] = []
+        """What was replaced: module, name, the function before."""
+        self._main = _main_frame()
 
     def install(self, run: Run) -> None:
-        self._run, self._excepthook, self._exit = run, sys.excepthook, sys.exit
+        self._run, self._excepthook = run, sys.excepthook
         sys.excepthook = self._on_exception
-        sys.exit = self._on_exit
+        for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
+            if hasattr(module, name):  # `python -S` has neither exit nor quit
+                self._exits.append((module, name, getattr(module, name)))
+                setattr(module, name, self._on_exit)
         atexit.register(self._at_exit)
 
     def restore(self) -> None:
         atexit.unregister(self._at_exit)
         if self._excepthook is not None and sys.excepthook == self._on_exception:
             sys.excepthook = self._excepthook
-        if self._exit is not None and sys.exit == self._on_exit:
-            sys.exit = self._exit
+        for module, name, before in self._exits:
+            if getattr(module, name) == self._on_exit:
+                setattr(module, name, before)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         self._error = error
@@ -101,12 +116,32 @@ class _ExitWatch:
             self._excepthook(kind, error, trace)
 
     def _on_exit(self, status: Any = None, /) -> NoReturn:
-        self._error = SystemExit(status)
-        raise self._error
+        error = SystemExit(status)
+        if threading.current_thread() is threading.main_thread():  # in any other thread it ends that thread
+            self._error = error
+        raise error
 
     def _at_exit(self) -> None:
-        if self._run is not None:
-            self._run.end_at_exit(self._error)
+        if self._run is None:
+            return
+        left_by_exception = None if self._main is None else _left_by_exception(self._main)
+        if left_by_exception is False:
+            self._error = None  # the script caught the exit or the exception, and came to its end
+        self._run.end_at_exit(self._error, unknown=bool(left_by_exception) and self._error is None)
+
+
+def _main_frame() -> FrameType | None:
+    """Return the frame of the main module, if it is running; what it says of its last instruction stays readable later."""
+    frame: FrameType | None = sys._getframe()
+    main = vars(sys.modules["__main__"])
+    while frame is not None and not (frame.f_globals is main and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    return frame
+
+
+def _left_by_exception(frame: FrameType) -> bool:
+    """Return whether a frame that has ended was left by an exception, and not by its last line."""
+    return not opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
 def _forget(exit_watch: _ExitWatch) -> None:

@@ -12,14 +12,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.core.errors import UsageError
 from shoal.sdk.saving.layout import name_of
 
 VARIABLE = "SHOAL_VERIFY"
 MARK = "[shoal] verify-resume: "
+PREPARED = "prepared"
+"""The event that tells how an attempt starts."""
 _KEPT_WITHIN_S = 600.0
 _POLL_S = 0.05
 
@@ -45,7 +48,7 @@ class Verify:
     def __init__(self, *, stop_at: int, kill_at: int | None = None, kept: Path | None = None):
         """`kill_at` None: this is the unbroken run, or the attempt after the kill. `kept`: where an agent lists what is safe."""
         self._stop_at, self._kill_at, self._kept = stop_at, kill_at, kept
-        self._told_start = False
+        self._told_start = self._told_prepared = False
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Verify | None:
@@ -64,6 +67,16 @@ class Verify:
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(f"{VARIABLE}={text!r} is not understood") from None
+
+    def before_prepare(self, run: Runner, objects: tuple[Any, ...]) -> None:
+        """Tell how this attempt starts: the states of its random generators and the weights it has made, as hashes."""
+        if run.is_main and not self._told_prepared:
+            self._told_prepared = True
+            from shoal.sdk.compare import digest
+            from shoal.sdk.saving.rng import rng_state
+
+            generators = {name: digest(state) for name, state in rng_state().items() if name != "cuda"}
+            _tell(run, PREPARED, 0, generators=generators, weights=_weights(objects))
 
     def after_step(self, run: Runner, training: Iterations | None, step: int) -> None:
         """Have the run killed, or ended, when this iteration is over, if this is the step for it."""
@@ -101,7 +114,17 @@ class Verify:
             time.sleep(_POLL_S)
 
 
-def _tell(run: Runner, event: str, step: int) -> None:
+def _weights(objects: tuple[Any, ...]) -> str | None:
+    """Return a hash of the models among these; None if there are none, or their weights are not there yet."""
+    from shoal.sdk.compare import digest
+
+    torch = import_module("torch")
+    states = [o.state_dict() for o in objects if isinstance(o, torch.nn.Module)]
+    tensors = [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
+    return digest(tensors) if tensors and not any(t.is_meta for t in tensors) else None
+
+
+def _tell(run: Runner, event: str, step: int, **more: Any) -> None:
     if run.is_main:
-        sys.stderr.write(f"{MARK}{json.dumps({'event': event, 'step': step})}\n")
+        sys.stderr.write(f"{MARK}{json.dumps({'event': event, 'step': step, **more})}\n")
         sys.stderr.flush()

@@ -15,8 +15,12 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=None, help="data directory (default: SHOAL_HOME or ~/.shoal)")
     parser.add_argument("--host", default=None, help="address to listen on")
     parser.add_argument("--port", type=int, default=None, help="port to listen on; 0 picks one")
-    parser.add_argument("--slots", type=int, default=None, help="slots this machine offers; 0 detects")
+    parser.add_argument("--slots", type=_slots, default=None, help="slots this machine offers, or 'auto'")
     parser.add_argument("--store", default=None, help="s3:// URL to keep chunks at, instead of the data directory")
+    parser.add_argument("--take-over", action="store_true", help="this copy of a data directory replaces the original")
+    parser.add_argument(
+        "--new-secret-key", action="store_true", help="replace a lost secret.key; secrets must be set again"
+    )
     args = parser.parse_args()
     layout = Layout((args.home or home()).absolute())
     given = {"host": args.host, "port": args.port, "slots": args.slots, "store": args.store}
@@ -26,10 +30,16 @@ def main() -> int:
             settings.save(layout)
         from shoal.server.run import run
 
-        return run(layout, settings)
+        return run(layout, settings, take_over=args.take_over, new_secret_key=args.new_secret_key)
     except ShoalError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)
         return error.exit_code
+
+
+def _slots(text: str) -> int | str:
+    if text != "auto" and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor 'auto'")
+    return text if text == "auto" else int(text)
 
 
 if __name__ == "__main__":

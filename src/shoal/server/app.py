@@ -8,11 +8,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DatabaseError
 from starlette.exceptions import HTTPException
 
 from shoal import __version__
-from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, UsageError
+from shoal.core.errors import Internal, InvalidSpec, NotFound, ShoalError, StorageFull, UsageError
 from shoal.server.context import Context
+from shoal.server.db import storage_error
 from shoal.server.limits import BodyLimit
 from shoal.server.policy import check_app
 from shoal.server.routers import (
@@ -46,6 +48,7 @@ from shoal.server.routers import (
     upkeep,
     workspaces,
 )
+from shoal.server.services import disk_use
 from shoal.server.web.app import build as build_console
 from shoal.server.web.front import Front
 
@@ -92,7 +95,8 @@ def create_app(context: Context) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(UnicodeEncodeError, _not_unicode)
-    app.add_exception_handler(Exception, _bug)
+    for kind in (OSError, DatabaseError, Exception):
+        app.add_exception_handler(kind, _bug)
     app.add_middleware(Front)
     app.add_middleware(BodyLimit)
     check_app(app)
@@ -101,11 +105,14 @@ def create_app(context: Context) -> FastAPI:
 
 
 def _answer(error: ShoalError) -> JSONResponse:
-    headers = {"Retry-After": "1"} if error.http_status == 503 else None
+    waits = {503: "1", 507: "10"}.get(error.http_status)
+    headers = {"Retry-After": waits} if waits else None
     return JSONResponse(error.to_wire(), status_code=error.http_status, headers=headers)
 
 
-def _shoal_error(_: Request, error: Any) -> JSONResponse:
+def _shoal_error(request: Request, error: Any) -> JSONResponse:
+    if isinstance(error, StorageFull):
+        error = disk_use.explain(request.app.state.context, error)
     return _answer(error)
 
 
@@ -129,5 +136,9 @@ def _http_error(_: Request, error: Any) -> JSONResponse:
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:
+    """Not a bug where the disk is full or sick: that may be tried again, and nobody's request is at fault."""
+    if (meant := storage_error(error)) is not None:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        return _shoal_error(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _answer(Internal())

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from shoal.core.loops import Loops
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.many import Engines
 from shoal.server.attached import Attached
@@ -24,6 +25,7 @@ from shoal.server.pool import Pool
 from shoal.server.scheduler.memory import QueueMemory
 from shoal.server.services.lease_keys import Keyring
 from shoal.server.services.vault import Vault
+from shoal.server.stalls import Stalls
 from shoal.server.swarm_keepers import Keepers
 from shoal.store.blobstore import BlobStore
 
@@ -39,12 +41,16 @@ class Context:
     vault: Vault
     engine: Engines
     live: Live
+    loops: Loops = field(default_factory=Loops)
+    instance: str = ""
+    """Id of the data directory, which a copy of it does not share; empty where agents are not asked whom they mean."""
     gate: Gate = field(default_factory=Gate)
     guards: Guards = field(default_factory=Guards)
     queue: QueueMemory = field(default_factory=QueueMemory)
     meter: Meter = field(default_factory=Meter)
     pool: Pool = field(default_factory=Pool)
     orders: Orders = field(default_factory=Orders)
+    stalls: Stalls = field(default_factory=Stalls)
     gateway: Gateway = field(default_factory=Gateway)
     attached: Attached = field(default_factory=Attached)
     labs: Labs = field(default_factory=Labs)
@@ -55,10 +61,12 @@ class Context:
 
     def __post_init__(self) -> None:
         self.ssh_keys = Keyring(self.layout.server_dir)
-        self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from)
+        self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from, loops=self.loops)
+        self.loops.watch("database", self.db.problem)
+        self.loops.watch("disk", self.db.disk_problem)
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.core.agents import TOKEN_HEADER
 from shoal.core.errors import NotFound, Refused
+from shoal.core.loops import Problem
 from shoal.core.pool import JOIN_HEADER
 from shoal.server.lane import LaneProtocol
 
@@ -40,6 +41,12 @@ class Door:
             if address not in self._open:
                 self._open[address] = self._listen(address)
             return self._open[address][0]
+
+    def problem(self) -> Problem | None:
+        """Return which listener has ended by itself, or None."""
+        with self._lock:
+            dead = [address for address, (_, _, thread) in self._open.items() if not thread.is_alive()]
+        return Problem("agent listener", "dead", 0.0, f"machines cannot reach {', '.join(dead)}") if dead else None
 
     def close(self) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import select
 
 from shoal.core.errors import MissingExtra, Refused
+from shoal.core.loops import Problem
 from shoal.server.guards import Tries
 from shoal.server.models.leases import Lease
 from shoal.server.pool import host_of
@@ -126,9 +127,14 @@ class Gateway:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True)
         self._thread.start()
+        ctx.loops.watch("ssh gateway", self._check)
         self.listen_at(ctx.settings.ssh_host or ctx.settings.host)
         for address in {host_of(machine.url) for machine in ctx.pool.machines()}:
             self.listen_at(address)
+
+    def _check(self) -> Problem | None:
+        is_dead = self._loop is not None and self._thread is not None and not self._thread.is_alive()
+        return Problem("ssh gateway", "dead", 0.0, "its thread has ended") if is_dead else None
 
     def _drop(self, lease_id: str) -> None:
         for visit in list(self.visits.get(lease_id, ())):

@@ -16,12 +16,16 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from shoal.core.loops import Loop, Loops
+
 logger = logging.getLogger(__name__)
 
 PAUSES_S = (30.0, 300.0)
 """Before each try after the first."""
 _TIMEOUT_S = 20.0
 _MOST_WAITING = 1_000
+_IDLE_S = 3_600.0
+_BOUND_S = 300.0
 _PORTS = {"smtp": 25, "smtps": 465}
 _SUBMISSION = 587
 
@@ -36,13 +40,14 @@ class Letter:
 
 
 class Mailer:
-    def __init__(self, url: str, sender: str, pauses_s: Sequence[float] = PAUSES_S):
+    def __init__(self, url: str, sender: str, pauses_s: Sequence[float] = PAUSES_S, *, loops: Loops | None = None):
         """Without a `url`, nothing is ever sent."""
         self._url, self._sender, self._pauses_s = url, sender, pauses_s
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, int, Letter]] = []
         self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
+        self._loops = loops or Loops()
+        self._loop: Loop | None = None
         self._closing = False
 
     def send(self, letter: Letter) -> None:
@@ -54,37 +59,45 @@ class Mailer:
                 logger.warning("mail to %s: too many are waiting", letter.to)
                 return
             self._put(time.monotonic(), 0, letter)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mail", daemon=True)
-                self._thread.start()
+            if self._loop is None:
+                self._loop = Loop(
+                    "mail", self._send_due, wait=self._wait, is_closing=lambda: self._closing, bound_s=_BOUND_S
+                )
+                self._loops.start(self._loop)
 
     def close(self) -> None:
         """What was not sent by now is not sent. Waits for the one under way no longer than a moment."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        if self._loop is not None:
+            self._loop.stop(1.0)
 
     def _put(self, due: float, tries: int, letter: Letter) -> None:
         heapq.heappush(self._waiting, (due, next(self._numbers), tries, letter))
         self._changed.notify_all()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closing and (not self._waiting or self._waiting[0][0] > time.monotonic()):
-                    self._changed.wait(self._waiting[0][0] - time.monotonic() if self._waiting else None)
-                if self._closing:
-                    return
-                _, _, tries, letter = heapq.heappop(self._waiting)
-            self._try(letter, tries)
+    def _send_due(self) -> float:
+        """Try the letter that is due, if one is; return the seconds until the next is."""
+        with self._changed:
+            left_s = self._waiting[0][0] - time.monotonic() if self._waiting else _IDLE_S
+            if left_s > 0:
+                return left_s
+            _, _, tries, letter = heapq.heappop(self._waiting)
+        self._try(letter, tries)
+        return 0.0
+
+    def _wait(self, pause_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or (self._waiting and self._waiting[0][0] <= time.monotonic()), pause_s
+            )
 
     def _try(self, letter: Letter, tries: int) -> None:
         try:
             deliver(self._url, self._sender, letter)
             return
-        except (OSError, smtplib.SMTPException, ValueError) as error:
+        except Exception as error:  # whatever it is, the letter is tried again, and its writer told if that is in vain
             why = _words(error)
         logger.warning("mail to %s (try %d of %d): %s", letter.to, tries + 1, len(self._pauses_s) + 1, why)
         if tries < len(self._pauses_s):

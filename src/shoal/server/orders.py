@@ -25,6 +25,8 @@ class Order:
     why: str
     is_stall: bool
     until: float
+    is_probe: bool = False
+    """Only looked at by the server itself: nobody is told of it."""
     answered: set[int] = field(default_factory=set)
     """Nodes that have."""
 
@@ -35,10 +37,10 @@ class Orders:
         self._orders: dict[str, Order] = {}
         self._signs: dict[str, float] = {}
 
-    def ask(self, attempt_id: str, do: str, why: str = "", *, is_stall: bool = False) -> str:
+    def ask(self, attempt_id: str, do: str, why: str = "", *, is_stall: bool = False, is_probe: bool = False) -> str:
         """Of every node of the attempt, with its next beat; returns the order's id."""
         now = self._clock()
-        order = Order(new_id("ord"), attempt_id, do, why, is_stall, now + _PATIENCE_S)
+        order = Order(new_id("ord"), attempt_id, do, why, is_stall, now + _PATIENCE_S, is_probe)
         with self._lock:
             self._orders = {key: known for key, known in self._orders.items() if known.until > now}
             self._orders[order.id] = order

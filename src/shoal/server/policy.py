@@ -8,20 +8,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 from fastapi import Depends, FastAPI, Request
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from shoal.core.agents import TOKEN_HEADER
-from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn
+from shoal.core.agents import INSTANCE_HEADER, TOKEN_HEADER
+from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn, WrongInstance
 from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
+from shoal.core.states import AttemptState, NodeState
 from shoal.server.context import Context, Ctx
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.people import ApiKey, Member, SessionRow, User, Workspace
 from shoal.server.web.cookies import session_token
+
+_DELIVERS_FOR = timedelta(days=8)
+"""After the end of an attempt; an agent that cannot reach the server gives up after seven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Policy:
 
 
 class Public(Policy):
-    def __call__(self) -> None:
+    async def __call__(self) -> None:
         return None
 
 
@@ -105,18 +111,45 @@ class InWorkspace(Policy):
         return access
 
 
+class Phase(StrEnum):
+    """Until when a route is open to an agent."""
+
+    RUNNING = "running"
+    """Until its node has ended: what an agent reads, and what it does for people."""
+    DELIVERING = "delivering"
+    """Until all it had to say is here: logs and numbers of a node often arrive after its end."""
+    ALWAYS = "always"
+    """A last beat, whose answer may have been lost."""
+
+
 class AgentOnly(Policy):
+    def __init__(self, phase: Phase):
+        self.phase = phase
+
     def __call__(self, request: Request, ctx: Ctx) -> AgentIdentity:
-        token = request.headers.get(TOKEN_HEADER, "")
+        token, meant = request.headers.get(TOKEN_HEADER, ""), request.headers.get(INSTANCE_HEADER)
+        if meant and ctx.instance and meant != ctx.instance:
+            raise WrongInstance()
         with ctx.db.read() as session:
             row = session.execute(
-                select(Attempt.job_id, Attempt.id, Attempt.number, Node.index)
+                select(Attempt, Node)
                 .join(Attempt, Attempt.id == Node.attempt_id)
                 .where(Node.token_hash == hash_token(token))
             ).one_or_none()
         if row is None:
             raise NotSignedIn("Unknown agent token: the job may have been deleted.")
-        return AgentIdentity(*row)
+        attempt, node = row
+        if not _is_open(attempt, node, self.phase):
+            raise NotSignedIn("The attempt of this agent has ended, and its token with it.")
+        return AgentIdentity(attempt.job_id, attempt.id, attempt.number, node.index)
+
+
+def _is_open(attempt: Attempt, node: Node, phase: Phase) -> bool:
+    if attempt.ended_at is not None and utcnow() - attempt.ended_at > _DELIVERS_FOR:
+        return False
+    if phase is Phase.RUNNING:
+        return attempt.state != AttemptState.ENDED and not NodeState(node.state).is_terminal
+    return phase is Phase.ALWAYS or not node.final
 
 
 def identify(session: Session, request: Request) -> Principal:
@@ -224,7 +257,9 @@ Viewer = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.READ))]
 Worker = Annotated[Access, Depends(InWorkspace(Role.MEMBER, Scope.WRITE))]
 Owner = Annotated[Access, Depends(InWorkspace(Role.OWNER, Scope.ADMIN))]
 AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
-Agent = Annotated[AgentIdentity, Depends(AgentOnly())]
+Agent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.RUNNING))]
+DeliveringAgent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.DELIVERING))]
+AnyAgent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.ALWAYS))]
 
-__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "AnyMember", "Anyone", "Context", "Keyholder", "Owner", "Principal", "Reader",
+__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "AnyAgent", "AnyMember", "Anyone", "Context", "DeliveringAgent", "Keyholder", "Owner", "Principal", "Reader",
            "Viewer", "Worker", "check_app", "find_workspace", "hash_token", "identify", "routes_of"]  # fmt: skip

@@ -42,6 +42,7 @@ class Pool:
         from shoal.server.services import pool_join, pool_keeper
 
         self._door = Door(app, ctx.layout.server_dir / "door.json")
+        ctx.loops.watch("agent listener", self._door.problem)
         pool_keeper.give_up_unfinished(ctx)
         if self.refresh(ctx):
             self._plug(ctx)
@@ -145,7 +146,7 @@ class Pool:
                 work()
             except ShoalError as error:
                 logger.warning("pool: %s", error)
-            except Exception:
+            except BaseException:
                 logger.exception("pool")
 
     def _ensure_head(self, ctx: Context, address: str | None) -> None:

@@ -5,54 +5,70 @@ from __future__ import annotations
 import fcntl
 import gc
 import ipaddress
-import json
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import uvicorn
 
-from shoal.core.boot import boot_id
 from shoal.core.errors import MissingExtra, Refused
+from shoal.core.instance import Instance, settle
 from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.local import LocalEngine
 from shoal.engines.many import Engines
 from shoal.engines.nursery import Nursery
+from shoal.server import startup
 from shoal.server.app import create_app
 from shoal.server.context import Context
 from shoal.server.db import Database
 from shoal.server.lane import LaneProtocol
 from shoal.server.live import Live
 from shoal.server.migrations import upgrade
+from shoal.server.reserve import Reserve
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import engines, ledger
+from shoal.server.services import copies, engines, ledger, pool_own
 from shoal.server.services.accounts import ensure_owner
 from shoal.server.services.git import clean_up
 from shoal.server.services.imports import resume_imports, stop_imports
 from shoal.server.services.lease_clock import LeaseClock
+from shoal.server.services.secret_key import open_vault
 from shoal.server.services.swarm_watch import SwarmWatch
-from shoal.server.services.vault import Vault
 from shoal.server.sweeper.loop import Sweeper
 from shoal.store.blobstore import BlobStore
 from shoal.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
+_ANY_INSTANCE = Instance("")
+_LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.05
 
 
-def run(layout: Layout, settings: ServerSettings) -> int:
+def run(layout: Layout, settings: ServerSettings, *, take_over: bool = False, new_secret_key: bool = False) -> int:
+    """Serve until SIGTERM.
+
+    `take_over`: this directory stands in for the one it was copied from. `new_secret_key`: replace a lost secret.key.
+    """
     logging.basicConfig(
         level=os.environ.get("SHOAL_LOG_LEVEL", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-    layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _sole_server(layout), _listening(layout, settings) as (listener, url):
-        context = open_context(layout, settings)
+    layout.close()
+    reserve = Reserve(layout.reserve, settings.disk_reserve_mb << 20)
+    with (
+        _sole_server(layout),
+        startup.announced(layout, take_over=take_over) as word,
+        _reserving(reserve),
+        _listening(layout, settings) as (listener, url),
+    ):
+        context = open_context(
+            layout, settings, word.instance, word.doing, new_secret_key=new_secret_key, reserve=reserve
+        )
+        word.doing("finding the jobs that run")
         scheduler, sweeper, swarms = Scheduler(context, url), Sweeper(context), SwarmWatch(context, url)
         app = create_app(context)
         context.pool.open(context, app)
@@ -66,7 +82,7 @@ def run(layout: Layout, settings: ServerSettings) -> int:
                 lifespan="off",
                 timeout_graceful_shutdown=5,
             ),
-            on_ready=lambda: _announce(layout, url),
+            on_ready=lambda: word.ready(url),
             on_exit=context.live.close,
         )
         adopted = context.engine.adopt()
@@ -96,27 +112,47 @@ def run(layout: Layout, settings: ServerSettings) -> int:
             swarms.stop()
             stop_imports(context)
             context.db.close()
-            layout.server_file.unlink(missing_ok=True)
     return 0
 
 
-def open_context(layout: Layout, settings: ServerSettings) -> Context:
+def open_context(
+    layout: Layout,
+    settings: ServerSettings,
+    instance: Instance = _ANY_INSTANCE,
+    doing: Callable[[str], None] = lambda text: None,
+    *,
+    new_secret_key: bool = False,
+    reserve: Reserve | None = None,
+) -> Context:
+    doing("opening the database")
     db = Database(layout.database)
-    upgrade(db.writer)
+    try:
+        upgrade(db.writer, doing=doing)
+        doing("opening what the database describes")
+        vault = open_vault(layout, db, new_key=new_secret_key)
+    except BaseException:
+        db.close()
+        raise
     context = Context(
         layout=layout,
         settings=settings,
         private=_is_loopback(settings.host) and not settings.shared,
         db=db,
         store=_open_store(layout, settings),
-        vault=Vault(layout.secret_key),
+        vault=vault,
         engine=_open_engine(layout, settings),
         live=Live(),
+        instance=instance.id,
     )
     ensure_owner(context)
     engines.open_all(context)
+    pool_own.restore_drained(context)
     ledger.begin(context)
+    if instance.copy_of:
+        copies.disown(context)
+        settle(layout, instance)
     clean_up(context)
+    db.reserve = reserve
     return context
 
 
@@ -157,11 +193,23 @@ class _Server(uvicorn.Server):
 def _sole_server(layout: Layout) -> Iterator[None]:
     """The kernel drops the lock with the process, however it ends."""
     with layout.server_lock.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(f"A server already runs on {layout.root}.", hint="shoal server status") from None
+        # Commands that ask whether the lock is held take a shared one for an instant, so one refusal proves nothing.
+        for pause_s in (*[_LOCK_PAUSE_S] * _LOCK_TRIES, None):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if pause_s is None:
+                    raise Refused(f"A server already runs on {layout.root}.", hint="shoal server status") from None
+                time.sleep(pause_s)
         yield
+
+
+@contextmanager
+def _reserving(reserve: Reserve) -> Iterator[None]:
+    """Before anything else is written: on a full disk the rest of the start needs this space."""
+    reserve.open()
+    yield
 
 
 @contextmanager
@@ -188,14 +236,6 @@ def _listening(layout: Layout, settings: ServerSettings) -> Iterator[tuple[socke
         yield listener, f"http://{host}:{port}"
     finally:
         listener.close()
-
-
-def _announce(layout: Layout, url: str) -> None:
-    me = psutil.Process()
-    body = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id(), "url": url}
-    tmp = layout.server_file.with_suffix(".tmp")
-    tmp.write_text(json.dumps(body))
-    tmp.replace(layout.server_file)
 
 
 def _read_port(path: Path) -> int:

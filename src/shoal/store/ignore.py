@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,12 @@ from shoal.core.errors import InvalidSpec, NotFound, SourceTooLarge
 from shoal.store.stamp import Stamp
 
 ALWAYS_FOLDERS = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".ipynb_checkpoints"})
+OUTPUT_FOLDERS = frozenset({"shoal-runs", "wandb", "mlruns", "lightning_logs"})
+"""What runs and trackers write beside the code. Left out, unless it is a Python package or an ignore file says `!NAME/`."""
+ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
+"""A folder that holds one of these is a virtual environment, whatever its name."""
+LARGE_FILE = 20_000_000
+"""A file of code above this is probably data: it is named before it is sent."""
 ALWAYS_FILES = frozenset({".DS_Store"})
 ALWAYS_SUFFIXES = (".pyc",)
 IGNORE_FILES = (".gitignore", ".shoalignore")
@@ -84,6 +90,11 @@ def scan(
     return found
 
 
+def large_files(sizes: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The (path, size) of files over `LARGE_FILE`, largest first."""
+    return sorted(((path, size) for path, size in sizes if size > LARGE_FILE), key=lambda f: (-f[1], f[0]))
+
+
 def human_size(size: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -108,11 +119,15 @@ class _Rules:
         return _Rules((*self._specs, (prefix, GitIgnoreSpec.from_lines(lines))))
 
     def ignored(self, path: str, *, folder: bool) -> bool:
+        return bool(self.decision(path, folder=folder))
+
+    def decision(self, path: str, *, folder: bool) -> bool | None:
+        """True to leave it out, False to take it, None where no rule is about it."""
         for prefix, spec in reversed(self._specs):
             decision = spec.check_file(path[len(prefix) :] + ("/" if folder else "")).include
             if decision is not None:
                 return decision
-        return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +147,8 @@ def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> 
     while pending:
         here = pending.pop()
         entries = _entries(here, root)
+        if ignore and here.prefix and any(entry.name in ENVIRONMENT_MARKS for entry in entries):
+            continue
         rules = here.rules.below(here.disk, here.prefix, {e.name for e in entries}) if ignore else here.rules
         for entry in entries:
             path, real = here.prefix + entry.name, f"{here.real}/{entry.name}"
@@ -147,6 +164,8 @@ def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> 
                 real, info = target, Path(target).stat()
             is_folder = stat.S_ISDIR(info.st_mode)
             if ignore and (_never(entry.name, folder=is_folder) or rules.ignored(path, folder=is_folder)):
+                continue
+            if ignore and is_folder and _is_output(entry, rules.decision(path, folder=True)):
                 continue
             if is_folder:
                 pending.append(_Folder(entry.path, path + "/", real, here.above | {real}, rules))
@@ -180,6 +199,11 @@ def _never(name: str, *, folder: bool | None = None) -> bool:
     return (folder is not False and name in ALWAYS_FOLDERS) or (
         folder is not True and (name in ALWAYS_FILES or name.endswith(ALWAYS_SUFFIXES))
     )
+
+
+def _is_output(entry: os.DirEntry[str], decision: bool | None) -> bool:
+    """`decision` is what the ignore files say of this folder."""
+    return entry.name in OUTPUT_FOLDERS and decision is None and not Path(entry.path, "__init__.py").is_file()
 
 
 def _text(path: str) -> str:

@@ -27,6 +27,7 @@ class Gang:
         self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # of nobody else who tests on this machine
         self.server = AgentServer(folder / "server", entry, files=files, **reply)
         self.agents: list[subprocess.Popen[bytes]] = []
+        self.hide: list[str] = []
 
     def start(self) -> Gang:
         self.agents = [self.start_node(n) for n in range(self.server.reply.num_nodes)]
@@ -49,6 +50,7 @@ class Gang:
             machine="local",
             slots=list(range(node * accels, (node + 1) * accels)),
             slot_kind=self.slot_kind,
+            hide=self.hide,
         )
         path = self.work_dir(node) / "launch.json"
         path.parent.mkdir(exist_ok=True)

@@ -52,6 +52,8 @@ class AgentServer:
         self.answer = BeatReply()
         self.fenced = False
         """Refuse to let anyone join."""
+        self.refusal: ShoalError | None = None
+        """What whoever wants to join is told instead, if anything."""
         self._changed = threading.Condition()
         self._http: _Http | None = None
         self.start()
@@ -145,6 +147,8 @@ class AgentServer:
     def _join(self, node: int, request: JoinRequest) -> JoinReply:
         if self.fenced:
             raise Fenced()
+        if self.refusal is not None:
+            raise self.refusal
         self.joined[node] = request
         if len(self.joined) < self.reply.num_nodes:
             return JoinReply(ready=False)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from shoal.agent import runtime
+from shoal.agent.run_end import correct_end
 from shoal.agent.wire import JoinReply, Launch
 from shoal.agent.workers import FAILURE_GRACE_S, TERM_SIGNALS, Action, Spec, Watch, Workers, wait_readable
 from shoal.train.probe import free_port
@@ -119,6 +120,8 @@ def main() -> int:
     finally:
         watch.exits += workers.kill()
     failure = watch.failure
+    if failure is not None and not watch.told and "SHOAL_SPOOL" in order.env:
+        correct_end(Path(order.env["SHOAL_SPOOL"]), failure.code)
     if failure is not None and not watch.told:
         return failure.code if failure.code > 0 else 128 - failure.code
     if watch.told:

@@ -253,12 +253,19 @@ class Trainer:
         if self.params.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip_norm)
         self.state.seen += totals.samples
+        self._set_lr()
+        if self._step_optimizer() and self._ema is not None:
+            self._ema.step()
+        self.state.steps += 1
+
+    def _set_lr(self) -> None:
         ratio = self._ratio(self.state.seen)
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * ratio
-        if self._precision.step(self.optimizer) and self._ema is not None:
-            self._ema.step()
-        self.state.steps += 1
+
+    def _step_optimizer(self) -> bool:
+        """Return whether the step was made: mixed precision leaves out those whose gradients overflow."""
+        return self._precision.step(self.optimizer)
 
     def _tell(self, totals: Totals, tally: Tally) -> None:
         state, run = self.state, self.run

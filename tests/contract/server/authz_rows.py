@@ -82,6 +82,7 @@ ROUTES = {
     "GET /health": public(),
     "POST /auth/sign-up": public({"email": "new@example.org", "password": PASSWORD}),
     "POST /auth/sign-in": public({"email": "new@example.org", "password": PASSWORD}),
+    "POST /auth/invitation": person(Scope.ADMIN, {"code": "shoali_nobody-made-it"}),
     "POST /auth/sign-out": person(Scope.READ),
     "POST /auth/password": person(Scope.ADMIN, {"old_password": PASSWORD, "new_password": PASSWORD}),
     "GET /auth/me": person(Scope.READ),
@@ -93,6 +94,8 @@ ROUTES = {
     "POST /admin/users": admin({"email": "new@example.org", "password": PASSWORD}),
     "PATCH /admin/users/{user}": admin({"is_admin": True}),
     "PUT /admin/users/{user}/password": admin({"password": PASSWORD}),
+    "GET /admin/invitations": admin(),
+    "DELETE /admin/invitations/{invite}": admin(),
     "GET /admin/limits": admin(),
     "PATCH /admin/limits": admin({"max_source_mb": 100}),
     "GET /admin/engines": admin(),
@@ -125,6 +128,9 @@ ROUTES = {
     f"GET {W}/members": member(*VIEW),
     f"PUT {W}/members": member(*OWN, {"email": "member@example.org", "role": "viewer"}),
     f"DELETE {W}/members/{{member}}": member(Role.VIEWER, Scope.ADMIN, foreign="member"),
+    f"GET {W}/invitations": member(*OWN),
+    f"POST {W}/invitations": member(*OWN, {"email": "new@example.org", "role": "viewer"}),
+    f"DELETE {W}/invitations/{{invite}}": member(*OWN, foreign="invite"),
     f"GET {W}/secrets": member(*VIEW),
     f"PUT {W}/secrets": member(*WORK, {"name": "s2", "value": "v"}),
     f"DELETE {W}/secrets/{{name}}": member(*WORK, foreign="name"),
@@ -265,6 +271,7 @@ ROUTES = {
 
 ANSWERS = {
     "POST /auth/sign-in": 401,  # nobody has that password
+    "POST /auth/invitation": 404,  # nobody made that code
     "POST /auth/sign-out": 409,  # a key has no session
     "POST /auth/password": 409,  # nor a password
     f"DELETE {W}/members/{{member}}": 409,  # the last owner stays

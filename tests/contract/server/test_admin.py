@@ -123,6 +123,7 @@ def test_an_admins_key_without_the_admin_scope_is_no_admins(ctx, app, boss):
 def test_limits_hold_at_once_and_after_a_restart(ctx, app, as_boss):
     before = as_boss.get("/admin/limits").json()
     assert (before["max_source_mb"], before["sign_up"], before["fixed"]["store"]) == (512, False, "the data directory")
+    assert before["fixed"]["slots"] == "auto"
     changed = as_boss.request("PATCH", "/admin/limits", json={"max_source_mb": 1, "sign_up": True, "lease_s": 12.5})
     assert changed.json() == before | {"max_source_mb": 1, "sign_up": True, "lease_s": 12.5}
     assert AppClient(app).post("/auth/sign-up", {"email": "x@example.org", "password": PASSWORD}).status_code == 201

@@ -22,7 +22,7 @@ from shoal.core.datasets import DatasetBegin
 from shoal.core.jobs import JobSpec
 from shoal.core.leases import LeaseAsk
 from shoal.core.metrics import MediaCommit, RunImport
-from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet
+from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet, WorkspaceInvite
 from shoal.core.pool import JOIN_HEADER
 from shoal.core.schema import utcnow
 from shoal.core.snapshots import SnapshotCommit
@@ -50,6 +50,7 @@ from shoal.server.services import (
     snapshots,
     swarms,
     sweeps,
+    workspace_invitations,
 )
 from shoal.server.services.people import start_session
 from shoal.testing.each import check_each
@@ -92,6 +93,7 @@ def populate(ctx):
     swarm = swarms.create(
         ctx, access, SwarmSpec.model_validate(SWARM | {"name": "thing", "source_id": job_source(ctx, jobs[0])})
     )
+    invite = workspace_invitations.create(ctx, access, WorkspaceInvite()).id
     lease = leases.rent(ctx, access, LeaseAsk(name="thing")).id
     tokens = {
         "revoked key": add_key(ctx, owner, "revoked", revoked=True),
@@ -125,7 +127,8 @@ def populate(ctx):
            "manifest": source.manifest_id, "source": source.id, "path": "weights.bin",
            "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "machine": "thing", "user": owner.user_id,
            "engine": "thing", "preflight": preflight, "lease": lease, "snapshot": snapshot,
-           "swarm": swarm.swarm.id, "invitation": swarm.invitation.id, "peer": "peer_thing"}  # fmt: skip
+           "swarm": swarm.swarm.id, "invitation": swarm.invitation.id, "peer": "peer_thing",
+           "invite": invite}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
 
 

@@ -83,7 +83,7 @@ def test_with_fewer_than_the_smallest_number_it_waits_and_says_for_what(world):
     world.tick()
     world.lose(job, 1, "y")
     world.tick()
-    assert world.view(job).waiting == "needs 2 × 1 slots: more than all machines that are up now"
+    assert world.view(job).waiting == "needs 2 × 1 slots: more than all machines that are up now (y is lost)"
     told = queue.why(world.ctx, world.anna.access(), job)
     assert (told.reason, told.suggestion.command) == ("machines", "shoal training change e --nodes 1:2")
     world.pool.lost.clear()

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from shoal.server.models.metrics import MetricBlock, MetricSeries
+from shoal.server.services import metric_reads
 from shoal.server.services import metrics as intake
 from shoal.testing.server import add_job
 
@@ -196,6 +197,29 @@ def test_a_million_points_are_thinned_to_a_chart_that_keeps_its_peaks(agent, as_
     assert min(v for _, v in found) == 0
 
 
+def test_smoothing_and_buckets_come_from_all_points_and_only_if_asked_for(agent, as_anna):
+    agent.steps(0, 4000, loss=lambda i: 10.0 if i % 50 == 0 else 1.0)
+    plain = read(as_anna, points=100)
+    assert plain["smoothed"] is None and plain["buckets"] is None
+    found = read(as_anna, points=100, smoothing=0.98, buckets=True)
+    assert found["metrics"] == plain["metrics"]
+    assert found["smoothed"]["loss"][-1] == [3999, pytest.approx(1.18, rel=0.02)]
+    buckets = found["buckets"]["loss"]
+    assert sum(b[2] for b in buckets) == 4000
+    assert sum(b[2] * b[4] for b in buckets) / 4000 == pytest.approx(1.18)
+    assert {b[3] for b in buckets} == {1.0} and {b[5] for b in buckets} == {10.0}
+    assert buckets[0][:2] == [0, buckets[1][0] - 1] and buckets[-1][1] == 3999 and buckets[-1][6] == 1.0
+
+
+def test_smoothing_of_a_part_is_refused_and_strings_are_not_smoothed(agent, as_anna):
+    agent.steps(0, 3, loss=lambda i: 1.0)
+    agent.send({"k": "e", "i": 1, "v": {"note": "good"}})
+    assert set(read(as_anna, smoothing=0.5)["smoothed"]) == {"loss"}
+    assert as_anna.get(f"{W}/metrics", params={"smoothing": 0.5, "after": 1}).status_code == 422
+    for wrong in (1, -0.1, "nan"):
+        assert as_anna.get(f"{W}/metrics", params={"smoothing": wrong}).status_code == 422
+
+
 def test_time_and_relative_axes(agent, as_anna):
     agent.send({"k": "s", "i": 7, "t": 5000.25, "v": {"loss": 1}}, {"k": "s", "i": 8, "t": 5002.0, "v": {"loss": 2}})
     assert read(as_anna, axis="time")["metrics"]["loss"] == [[5000.25, 1.0], [5002.0, 2.0]]
@@ -247,3 +271,32 @@ def test_the_answer_is_json_a_browser_takes(agent, as_anna):
     assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["metrics"] == {
         "<b>& \u2028 😀": [[1, "nan"]]
     }
+
+
+def test_listing_names_costs_in_proportion_to_how_many_there_are(ctx, anna, job, agent):
+    """Counted in lines of code run, which no busy machine changes."""
+
+    def cost():
+        lines = 0
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if frame.f_code.co_filename != metric_reads.__file__:
+                return None
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            found = metric_reads.names(ctx, anna.access(), job)
+        finally:
+            sys.settrace(before)
+        return len(found), lines
+
+    agent.send({"k": "s", "i": 1, "v": {f"a{n}": n for n in range(50)}})
+    few, cost_of_few = cost()
+    agent.send({"k": "s", "i": 2, "v": {f"b{n}": n for n in range(350)}})
+    many, cost_of_many = cost()
+    assert (few, many) == (50, 400)
+    assert cost_of_many < 10 * cost_of_few  # eight times as many names; a cost for every pair would be 64 times

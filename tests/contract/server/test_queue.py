@@ -9,6 +9,7 @@ from queueworld import TwoMachines, World
 from sqlalchemy import select, update
 
 from shoal.core.errors import CanNeverRun, NotFound
+from shoal.core.jobs import Progress
 from shoal.core.queue import QuotaSet
 from shoal.core.states import JobState, NodeState
 from shoal.server.models.jobs import Attempt, Job
@@ -181,3 +182,12 @@ def test_jobs_like_earlier_ones_are_expected_to_take_as_long(world):
     with world.ctx.db.read() as session:
         [queued] = QueueMemory().look(session, world.ctx.engine.capacity(), world.ctx.settings).queue
     assert queued.expected_s == pytest.approx(300, abs=1)
+
+
+def test_a_failed_job_is_never_at_100_percent(world):
+    job = world.submit(max_restarts=0)
+    world.tick()
+    world.end(job, code=1, failed_rank=0, progress=Progress(step=8, total=8, fraction=1.0))
+    view = world.view(job)
+    assert (view.status, view.exit_code) == ("failed", 1)
+    assert view.progress.fraction == 0.99 and view.progress.step == 8

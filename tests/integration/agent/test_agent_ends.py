@@ -31,7 +31,7 @@ os.wait()
 if os.fork() == 0:
     os.setsid()
     time.sleep(1000)
-print("up", os.environ["RANK"], flush=True)
+print("up", os.environ["SHOAL_RANK"], flush=True)
 time.sleep(1000)
 """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import Corrupt
 from shoal.testing.agent_gang import Gang
 from shoal.testing.patience import patient
 
@@ -22,7 +23,7 @@ print("to stderr", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("num_nodes", "accels"), [(1, 2), (2, 2)])
 def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_nodes: int, accels: int) -> None:
     job = gang(["train.py"], {"train.py": SHOW}, num_nodes=num_nodes, accels=accels)
     assert job.finish() == [0] * num_nodes
@@ -40,6 +41,17 @@ def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_n
             assert int(place["LOCAL_RANK"]) == rank - node * accels and int(place["WORLD_SIZE"]) == num_nodes * accels
             seen.append((place["MASTER_ADDR"], place["MASTER_PORT"]))
     assert len(set(seen)) == 1 and 20000 <= int(seen[0][1]) <= 32700
+
+
+def test_one_worker_is_a_plain_process(gang: Callable[..., Gang]) -> None:
+    show = "import json, os\nprint(json.dumps(dict(os.environ)))"
+    job = gang(["train.py"], {"train.py": show}, env={"TORCHELASTIC_RUN_ID": "of another", "RANK": "3"})
+    assert job.finish() == [0]
+    (line,) = job.server.log(rank=0, stream="out")
+    seen = json.loads(line)
+    places = ("RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "USE_DDP")
+    assert [name for name in seen if name.startswith(places)] == []
+    assert (seen["SHOAL_RANK"], seen["SHOAL_NODE"]) == ("0", "0")
 
 
 PATHS = """
@@ -121,6 +133,30 @@ print(os.path.exists("/dev/shm"), os.access("/dev/null", os.W_OK), len([p for p 
     ]
 
 
+def test_of_all_nodes_of_a_machine_a_job_sees_only_its_own(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
+    if sandbox["SHOAL_SANDBOX"] == "rewrite":
+        pytest.skip("only a sandbox can")
+    script = """
+import os, sys
+nodes, own = sys.argv[1:]
+print(sorted(os.listdir(nodes)), "t.py" in os.listdir(own + "/source"))
+for path in (own + "/launch.json", nodes + "/att_2.0/launch.json", nodes + "/new"):
+    try:
+        open(path, "w" if path.endswith("new") else "r"); print("opened", path)
+    except OSError as error:
+        print(type(error).__name__)
+open(own + "/tmp/mine", "w")
+"""
+    job = gang(["t.py"], {"t.py": script}, env=sandbox, start=False)
+    other = job.folder / "att_2.0"
+    other.mkdir()
+    (other / "launch.json").write_text('{"token": "of another"}')
+    job.server.reply.entry += [str(job.folder), str(job.work_dir())]
+    job.hide = [str(job.folder)]
+    job.start().finish()
+    assert job.server.log() == ["['node0'] True", "PermissionError", "FileNotFoundError", "OSError"]
+
+
 def test_data_is_passed_to_a_script_that_takes_it(gang: Callable[..., Gang], sandbox: dict[str, str]) -> None:
     takes = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data')\nprint(open(p.parse_args().data + '/a.txt').read())\n"
     for script, argv, expected in [(takes, [], "alpha"), ("import sys\nprint(sys.argv[1:])", [], "[]")]:
@@ -195,6 +231,18 @@ def test_an_agent_the_server_does_not_want_leaves(gang: Callable[..., Gang]) -> 
     done = subprocess.run(["python", "-m", "shoal.agent", str(path)], timeout=patient(30), check=False)
     assert done.returncode == 4
     assert "join refused: forbidden" in (job.work_dir() / "agent.log").read_text()
+    known = json.loads((job.work_dir() / "result.json").read_text())
+    assert known["reason"].startswith("its agent could not join the server: ") and not known.get("delivered")
+
+
+def test_an_agent_whose_join_is_refused_says_why(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": "print(1)"}, start=False)
+    job.server.refusal = Corrupt("The secret 'wandb' cannot be decrypted.")
+    agent = job.start_node(0)
+    last = job.server.wait_final()
+    assert agent.wait(30) == 4
+    assert (last.exit_code, last.told) == (1, False)
+    assert last.reason == "its agent could not join the server: The secret 'wandb' cannot be decrypted."
 
 
 def test_progress_and_system_samples_are_reported(gang: Callable[..., Gang]) -> None:
@@ -216,3 +264,16 @@ def test_the_first_line_arrives_soon_and_beats_come_every_second(gang: Callable[
     job.finish()
     times = [at for at, _ in job.server.beats[0]]
     assert max(b - a for a, b in pairwise(times)) < 2.0
+
+
+@pytest.mark.parametrize("end", ["exit(1)", "raise SystemExit(1)"])
+def test_a_script_that_exits_with_an_error_is_recorded_as_failed_and_not_as_complete(
+    gang: Callable[..., Gang], end: str
+) -> None:
+    job = gang(["t.py"], {"t.py": f"import shoal\nrun = shoal.init(max_steps=4)\nrun.step(loss=1.0)\n{end}\n"})
+    assert job.finish() == [0]
+    last = job.server.last()
+    assert last is not None and last.exit_code == 1
+    assert last.progress is not None and (last.progress.step, last.progress.fraction) == (1, 0.25)
+    ends = [r["status"] for r in job.server.records[0, "metric"] if r["k"] == "f"]
+    assert ends[-1] == "failed"

@@ -64,6 +64,7 @@ def test_of_others_the_kernels_word_is_told_and_none_is_harmed(start, tmp_path, 
     assert found[1]["note"].endswith("its Python stack is not to be seen")
     assert found[2]["note"] == "stopped by a signal (SIGSTOP), and cannot answer"
     assert found[3]["note"] == "without a process"
+    assert [found[rank].get("stopped", False) for rank in (1, 2, 3)] == [False, True, False]
     frozen.send_signal(signal.SIGCONT)
     assert gather(tmp_path, [2])[2]["at"] == "train.py:4"
     assert deaf.poll() is None and frozen.poll() is None
@@ -89,3 +90,10 @@ def test_a_link_put_in_the_place_of_a_workers_file_is_not_followed(start, tmp_pa
     file.symlink_to(tmp_path / "secret")
     assert gather(tmp_path, [0])[0]["note"].endswith("its Python stack is not to be seen")
     assert worker.poll() is None
+
+
+def test_what_a_worker_has_done_tells_one_that_works_from_one_that_hangs(start, tmp_path):
+    start(0)
+    first, second = gather(tmp_path, [0])[0], gather(tmp_path, [0])[0]
+    assert first["cpu_s"] > 0 and first["moved"] > 0
+    assert second["cpu_s"] - first["cpu_s"] < 0.2 and second["moved"] - first["moved"] < 60_000

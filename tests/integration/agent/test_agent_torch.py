@@ -30,7 +30,9 @@ main()
 """
 
 
-@pytest.mark.parametrize(("num_nodes", "accels", "launcher"), [(2, 2, "direct"), (1, 2, "torchrun")])
+@pytest.mark.parametrize(
+    ("num_nodes", "accels", "launcher"), [(2, 2, "direct"), (1, 2, "torchrun"), (1, 1, "torchrun")]
+)
 def test_all_ranks_sum_over_gloo(
     gang: Callable[..., Gang], sandbox: dict[str, str], num_nodes: int, accels: int, launcher: str
 ) -> None:

@@ -167,3 +167,13 @@ def test_the_sdks_own_file_tells_step_and_losses(tmp_path: Path) -> None:
     assert found["metrics"] == {"Eval loss": 0.7, "loss": 0.5}
     found = facts("step-000000999", tmp_path, own(tmp_path, step=None, metrics={"train/loss": 1, "eval/loss": 2}))
     assert (found["step"], found["train_loss"], found["eval_loss"]) == (999, 1.0, 2.0)
+
+
+def test_lightnings_own_folder_tells_its_step_and_without_checkpoints_is_no_state(tmp_path):
+    logs = ["version_0/hparams.yaml", "version_0/metrics.csv", "version_0/events.out.tfevents.1.host"]
+    saved = [f"version_0/checkpoints/epoch={n}-step={20 * n}.ckpt" for n in (2, 1)]
+    found = facts("lightning_logs", tmp_path, [*logs, *saved])
+    assert found["step"] == 40 and not found["only_text"] and not found["only_logs"]
+    found = facts("lightning_logs", tmp_path, logs)
+    assert found["step"] is None and found["only_logs"]
+    assert facts("lightning_logs", tmp_path, [*logs, "notes.txt"])["only_text"]

@@ -1,4 +1,4 @@
-"""SHOAL_EMULATE_CUDA=1, a promised device and a gang of workers put a folder on PYTHONPATH, before the user's own; nothing else does."""
+"""SHOAL_EMULATE_CUDA=1, a promised device, SHOAL_START_SEED and a gang of workers put a folder on PYTHONPATH; nothing else does."""
 
 import os
 from pathlib import Path
@@ -34,3 +34,10 @@ def test_it_can_be_taken_away_where_it_only_looks_for_a_device():
         merged({}, SHOAL_DEVICE="cuda", USE_DDP="1"),
     ):
         assert runtime.without_startup(needed) == needed
+
+
+def test_copies_that_are_compared_begin_with_the_same_numbers_and_hashes():
+    first, again, other = (merged({"SHOAL_START_SEED": "7", "RANK": rank}) for rank in "001")
+    assert first["PYTHONPATH"].endswith("startup") and first["PYTHONHASHSEED"].isdigit()
+    assert first["PYTHONHASHSEED"] == again["PYTHONHASHSEED"] != other["PYTHONHASHSEED"]
+    assert merged({"SHOAL_START_SEED": "7", "PYTHONHASHSEED": "1"})["PYTHONHASHSEED"] == "1"

@@ -152,6 +152,24 @@ def test_a_server_that_moved_is_found_by_its_file(peer: Callable[..., Peer], tmp
     link.close()
 
 
+def test_a_server_of_another_instance_is_not_spoken_to(peer: Callable[..., Peer], tmp_path: Path) -> None:
+    """The copy of a data directory, or a stranger, may have taken the port; ours comes back and says where."""
+    file, ours = tmp_path / "server.json", peer(OK)
+    link = Link(peer(refusal(421, "wrong_instance")).url, "t", str(file), instance="inst_1")
+    with pytest.raises(Unreachable):
+        link.post("/beat", {})
+    file.write_text(json.dumps({"url": ours.url, "instance": "inst_2"}))
+    link.close()
+    with pytest.raises(Unreachable):
+        link.post("/beat", {})
+    assert not ours.requests
+    file.write_text(json.dumps({"url": ours.url, "instance": "inst_1"}))
+    link.close()
+    assert link.post("/beat", {}) == {"a": 1}
+    assert b"X-Shoal-Instance: inst_1\r\n" in ours.requests[0]
+    link.close()
+
+
 def test_the_address_others_reach_us_by_is_the_one_we_reach_the_server_by(peer: Callable[..., Peer]) -> None:
     link = Link(peer(OK).url, "t")
     assert link.local_address() == "127.0.0.1"

@@ -105,3 +105,22 @@ def test_a_flood_is_capped_counted_and_its_end_still_known(
     assert len(kept) < 30_000 and notices
     assert sum(int(n.split()[1]) for n in notices) + len(kept) == lines
     assert logs.tail(0, "out").endswith(f"line {lines - 1}\n")
+
+
+def test_capture_goes_on_after_a_fault(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
+    """Without it the pipes would fill up, and the workers wait for ever."""
+    logs = capture(tmp_path)
+    heard = threading.Event()
+
+    def broken(line: bytes) -> None:
+        if line == b"first":
+            raise OSError(28, "No space left on device")
+        heard.set()
+
+    logs.watched_rank, logs.on_line = 0, broken
+    fd = logs.pipe(0, "out")
+    os.write(fd, b"first\nsecond\n")
+    assert heard.wait(60)
+    os.close(fd)
+    logs.close()
+    assert [r["m"] for r in records()] == ["first", "second"]

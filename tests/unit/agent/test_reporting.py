@@ -8,11 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import zstandard
 
-from shoal.agent.reporting import Beats, Orders, Shipper
+from shoal.agent.reporting import Beats, Orders
+from shoal.agent.shipping import Shipper
 from shoal.agent.spool import Spool
-from shoal.core.errors import Fenced, InvalidSpec, OutOfSequence, ShoalError, Unreachable
+from shoal.core.errors import Fenced, InvalidSpec, NotSignedIn, OutOfSequence, Refused, ShoalError, Unreachable
 
 
 class Server:
@@ -113,6 +115,98 @@ def test_one_refusal_of_a_segment_is_not_the_last_word(tmp_path: Path) -> None:
     shipper = Shipper(server, {"log": spool(tmp_path, 3)})  # type: ignore[arg-type]
     shipper.start()
     assert shipper.drained(10) and [r["s"] for r in server.records] == [0, 1, 2]
+
+
+def test_no_number_of_refusals_ends_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.agent.shipping._WAITS_S", (0.001, 0.01))
+    said: list[str] = []
+    refusals = [Refused("The database cannot be written: disk I/O error.")] * 25
+    server = Server(*refusals, {"keep": 1})
+    shipper = Shipper(server, {"log": spool(tmp_path, 3)}, said.append)  # type: ignore[arg-type]
+    shipper.start()
+    assert shipper.drained(60) and [r["s"] for r in server.records] == [0, 1, 2]
+    assert len(said) == 1 and "disk I/O error" in said[0]
+
+
+def test_a_stream_ends_when_the_server_has_long_forgotten_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.agent.shipping._WAITS_S", (0.001, 0.01))
+    monkeypatch.setattr("shoal.agent.shipping._FORGOTTEN_S", 0.02)
+    server = Server(NotSignedIn())
+    shipper = Shipper(server, {"log": spool(tmp_path, 3)})  # type: ignore[arg-type]
+    shipper.start()
+    assert shipper.drained(60) and len(server.calls) > 1
+
+
+def test_one_record_the_server_cannot_take_costs_none_of_the_others(tmp_path: Path) -> None:
+    """Batches are halved until the bad one stands alone; a notice takes its place and its number."""
+    server, said = Picky("7"), list[str]()
+    shipper = Shipper(server, {"log": spool(tmp_path, 20)}, said.append)  # type: ignore[arg-type]
+    shipper.start()
+    assert shipper.drained(60)
+    assert [r["s"] for r in server.records] == list(range(20))
+    assert [r["m"] for r in server.records if "dropped" not in r] == [str(n) for n in range(20) if n != 7]
+    assert server.records[7]["dropped"] == 1
+    assert len(said) == 1 and "A segment's records are not JSON lines" in said[0]
+
+
+def test_a_refused_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    server = Picky("0", error=Refused("not now"))
+    spools = {"metric": spool(tmp_path / "metric", 1), "log": Spool(tmp_path / "log")}
+    shipper = Shipper(server, spools)  # type: ignore[arg-type]
+    shipper.start()
+    spools["log"].append([b'{"t":1,"m":"hello"}'])
+    assert server.kept.wait(60)
+
+
+def test_shipping_goes_on_after_the_disk_could_not_be_read(tmp_path: Path) -> None:
+    class Sick(Spool):
+        failures = 3
+
+        def read(self, *args: Any) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(5, "Input/output error")
+            return super().read(*args)
+
+    sick, server = Sick(tmp_path), Server({"keep": 1})
+    sick.append([b'{"t":0,"m":"0"}'])
+    shipper = Shipper(server, {"log": sick})  # type: ignore[arg-type]
+    shipper.start()
+    assert shipper.drained(60) and len(server.records) == 1
+
+
+def test_beats_go_on_when_progress_cannot_be_told_or_an_order_not_obeyed() -> None:
+    def broken(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    orders = Orders()
+    orders.on_command = broken
+    server = Server({"commands": [{}]}, {"stop": True})
+    made = Beats(server, orders, broken)  # type: ignore[arg-type]
+    made.start()
+    made.update(state="running")
+    assert select.select([orders.wake_r], [], [], 60)[0] and orders.stop
+    assert server.calls[-1][1]["progress"] is None
+    made.leave()
+    made.join(5)
+
+
+class Picky:
+    """Takes everything but batches that hold one text."""
+
+    def __init__(self, bad: str, error: ShoalError | None = None):
+        self.bad, self.records, self.kept = bad, list[dict[str, Any]](), threading.Event()
+        self.error = error or InvalidSpec("A segment's records are not JSON lines with a time.")
+
+    def post_bytes(self, path: str, body: bytes) -> dict[str, Any]:
+        records = [json.loads(x) for x in zstandard.ZstdDecompressor().decompress(body).split(b"\n")]
+        if any(r.get("m") == self.bad for r in records):
+            raise self.error
+        self.records += records
+        self.kept.set()
+        return {"next_seq": records[-1]["s"] + 1}
 
 
 def test_a_flood_in_one_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ PATHS = runtime.Paths("/input/text", "/output-checkpoint", "/input-checkpoint", 
 def test_a_worker_gets_all_that_torchrun_would_set() -> None:
     env = runtime.rank_env(LAUNCH, GANG, 1, "/w/tmp/error.json")
     assert env == {
+        "SHOAL_RANK": "3",
         "RANK": "3",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "4",
@@ -53,10 +54,25 @@ def test_a_worker_gets_all_that_torchrun_would_set() -> None:
     }
 
 
-def test_a_single_worker_can_make_a_process_group_but_is_not_told_that_torchrun_started_it() -> None:
-    env = runtime.rank_env(LAUNCH, ALONE, 0, "/e")
-    assert {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys()
-    assert not any(k.startswith("TORCHELASTIC") for k in env)
+def test_a_single_worker_is_a_plain_process() -> None:
+    assert runtime.is_plain(ALONE, "import torch")
+    assert runtime.rank_env(LAUNCH, ALONE, 0, "/e", plain=True) == {"SHOAL_RANK": "1"}
+
+
+def test_a_single_worker_of_a_job_that_may_have_more_is_told_its_rank() -> None:
+    elastic = JoinReply({"ready": True, "num_nodes": 1, "accels": 1, "is_distributed": True})
+    assert not runtime.is_plain(elastic, "")
+    assert not runtime.is_plain(GANG, "")
+
+
+@pytest.mark.parametrize("line", ["from NetmindMixins.Netmind import nmp", "    import NetmindMixins.Netmind as nm"])
+def test_a_script_for_netmind_is_told_its_rank_as_there(line: str) -> None:
+    assert not runtime.is_plain(ALONE, f"import os\n{line}\nos.environ['LOCAL_RANK']\n")
+    assert runtime.is_plain(ALONE, "# runs without NetmindMixins, too\n")
+
+
+def test_ranks_of_whoever_started_the_agent_are_not_those_of_its_workers() -> None:
+    assert runtime.base_env({"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "TORCH_HOME": "/t"}) == {"TORCH_HOME": "/t"}
 
 
 def test_the_names_of_the_older_systems_are_there() -> None:
@@ -205,6 +221,12 @@ def test_nodes_of_one_machine_meet_on_loopback() -> None:
     assert runtime.network_env(local, {}) == {"GLOO_SOCKET_IFNAME": "lo"}
     assert runtime.network_env(local, {"GLOO_SOCKET_IFNAME": "eth0"}) == {}
     assert runtime.network_env(ALONE, {}) == runtime.network_env(GANG, {}, lambda _: None) == {}
+
+
+def test_lightning_is_told_of_all_workers_of_a_gang() -> None:
+    env = runtime.node_env(LAUNCH, GANG, PATHS)
+    assert {env["PL_TRAINER_DEVICES"], env["PL_TRAINER_NUM_NODES"], env["LT_DEVICES"], env["LT_NUM_NODES"]} == {"2"}
+    assert not any(name.startswith(("PL_", "LT_")) for name in runtime.node_env(LAUNCH, ALONE, PATHS))
 
 
 def test_torchrun_gets_the_gang_and_no_restarts() -> None:

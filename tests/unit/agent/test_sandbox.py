@@ -56,7 +56,7 @@ def test_the_sandbox_binds_the_host_and_the_contract_and_hides_what_is_not_the_j
         ["true"],
         Mode.BWRAP_PID,
         [Bind("/input/x", "/c/x"), *BINDS],
-        [Path("/etc"), Path("/etc/hostname"), Path("/nowhere")],
+        [Path("/etc"), Path("/etc/hostname"), Path("/nowhere"), Path("/usr/bin/env")],
     )
     assert args[0] == "bwrap" and args[-2:] == ["--", "true"]
     text = " ".join(args)
@@ -64,7 +64,21 @@ def test_the_sandbox_binds_the_host_and_the_contract_and_hides_what_is_not_the_j
     assert "--unshare-pid" in text and "--die-with-parent" in text
     assert "--ro-bind /w/input /input" in text and "--bind /w/out /output-checkpoint" in text
     assert text.index("/w/input /input") < text.index("/c/x /input/x")
-    assert "--tmpfs /etc" in text and "--ro-bind /dev/null /etc/hostname" in text and "/nowhere" not in text
+    assert "--tmpfs /etc" in text and "/etc/hostname" not in text and "/nowhere" not in text
+    assert f"--ro-bind /dev/null {Path('/usr/bin/env').resolve()}" in text
+
+
+def test_of_a_hidden_folder_only_what_is_kept_is_seen_and_a_hidden_file_in_that_stays_hidden(tmp_path: Path) -> None:
+    own = tmp_path / "nodes" / "mine"
+    own.mkdir(parents=True)
+    (own / "launch.json").write_text("{}")
+    args = wrap(["true"], Mode.BWRAP_PID, [], [own / "launch.json", tmp_path / "nodes"], [own, tmp_path / "elsewhere"])
+    at = args.index("--tmpfs")
+    folder, launch = str(tmp_path / "nodes"), str(own / "launch.json")
+    assert args[at : at + 10] == [
+        *("--tmpfs", folder, "--bind", str(own), str(own), "--remount-ro", folder),
+        *("--ro-bind", "/dev/null", launch),
+    ]
 
 
 def test_without_a_pid_namespace_proc_is_the_hosts() -> None:

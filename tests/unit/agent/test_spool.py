@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,20 +163,71 @@ def test_kill_9_of_a_writer_loses_nothing_it_had_appended(tmp_path: Path) -> Non
         assert [r["m"] for r in got] == [f"line {n}" for n in range(len(got))]
 
 
-def test_a_full_disk_is_counted_and_told_of_when_there_is_room_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Fills the disk, or makes room on it."""
+    real = os.write
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    yield lambda is_full: monkeypatch.setattr(os, "write", full if is_full else real)
+    monkeypatch.setattr(os, "write", real)
+
+
+def test_what_a_full_disk_cannot_take_is_kept_in_memory_until_there_is_room(
+    tmp_path: Path, fill: Callable[[bool], None]
 ) -> None:
     spool = Spool(tmp_path)
     spool.append([record(0)])
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    fill(True)
     spool.append([record(1), record(2)])
+    assert not spool.empty
+    fill(False)
+    spool.sync()
+    again = Spool(tmp_path)  # it is on the disk now
+    assert [(r["s"], r["m"]) for r in take(again)] == [(n, f"line {n}") for n in range(3)]
+
+
+def test_what_a_full_disk_cannot_take_reaches_the_server_all_the_same(
+    tmp_path: Path, fill: Callable[[bool], None]
+) -> None:
+    spool = Spool(tmp_path)
+    spool.append([record(0)])
+    fill(True)
+    spool.append([record(1), record(2)])
+    batch = spool.read()
+    assert batch is not None and (batch.first, batch.records) == (0, 1)
+    spool.ack(1)
+    batch = spool.read()
+    assert batch is not None and (batch.first, batch.records) == (1, 2)
+    again = spool.read()  # the first try had no answer
+    assert again == batch
+    spool.ack(3)
+    assert spool.empty
+    fill(False)
     spool.append([record(3)])
-    monkeypatch.setattr(os, "write", real)
+    assert [(r["s"], r["m"]) for r in take(spool)] == [(3, "line 3")]
     spool.append([record(4)])
+    # What was acknowledged before is still in the file, below the number the server expects.
+    assert [(r["s"], r["m"]) for r in take(Spool(tmp_path))][1:] == [(3, "line 3"), (4, "line 4")]
+
+
+def test_what_neither_disk_nor_memory_can_take_is_counted_and_told_of(
+    tmp_path: Path, fill: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.agent.spool.HELD_BYTES", 3 * len(record(0)))
+    spool = Spool(tmp_path)
+    spool.append([record(0)])
+    fill(True)
+    for n in range(1, 6):
+        spool.append([record(n)])
+    fill(False)
+    spool.append([record(6)])
     got = take(spool)
-    assert [r["s"] for r in got] == [0, 1, 2]
-    assert (got[0]["m"], got[1]["dropped"], got[2]["m"]) == ("line 0", 3, "line 4")
+    assert [r["s"] for r in got] == list(range(len(got)))
+    assert got[0]["m"] == "line 0" and got[1]["dropped"] == 2
+    assert [r["m"] for r in got[2:]] == ["line 3", "line 4", "line 5", "line 6"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHOAL_NO_AUTOSTART", "1")
     yield tmp_path / "home"
-    out.json = out.quiet = False
+    out.json = out.quiet = out.wide = False
     session.url = session.workspace = None
 
 

@@ -104,14 +104,17 @@ def test_a_checkpoint_is_fetched_to_a_folder_of_its_name(cli, stub, tmp_path, mo
     assert (tmp_path / "checkpoint-5/sub/m.pt").read_bytes() == b"hello"
 
 
-def test_resuming_says_from_where(cli, stub):
+def test_resuming_says_which_checkpoint_is_given(cli, stub):
     stub.routes = {
         f"POST {W}/jobs/hello/resume": reply(body=views.job("queued")),
         f"GET {W}/checkpoints": reply(body=[checkpoint(), checkpoint(id="ckpt_2", step=9, damaged=True)]),
     }
-    assert "Job 'hello' goes on from checkpoint-5 (step 5)." in cli("training", "resume", "hello").err
+    assert (
+        "'hello' is queued again. Its next attempt is given checkpoint-5 (step 5)."
+        in cli("training", "resume", "hello").err
+    )
     stub.routes[f"GET {W}/checkpoints"] = reply(body=[])
-    assert "goes on from the start" in cli("training", "resume", "hello").err
+    assert "It has no checkpoint, and begins again." in cli("training", "resume", "hello").err
 
 
 def test_retention_options_reach_the_job(cli, stub, tmp_path, monkeypatch):

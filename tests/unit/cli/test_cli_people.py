@@ -12,7 +12,9 @@ import pytest
 from clirun import Cli
 from stubserver import Stub, reply
 
-from shoal.core.errors import AuthError, NameTaken
+from shoal.client.config import ClientConfig
+from shoal.core.errors import AuthError, NameTaken, NotFound
+from shoal.core.settings import Layout
 
 WHEN = "2025-01-31T12:00:00Z"
 USER = {"id": "usr_1", "email": "ada@example.org", "name": "Ada", "is_admin": False, "created_at": WHEN}
@@ -170,3 +172,71 @@ def test_every_noun_lists_as_json_and_as_a_table(cli: Cli, stub: Stub, noun: str
     stub.will(reply(body=[]))
     assert cli(noun, "list", "--json").out == "[]\n"
     assert len(cli(noun, "list").out.splitlines()) == 1
+
+
+INVITATION = {
+    "id": "winv_1", "workspace": "default", "email": "bob@example.org", "role": "member", "created_by": "ada@example.org",
+    "created_at": WHEN, "expires_at": "2099-01-31T12:00:00Z", "is_open": True,
+}  # fmt: skip
+CREATED = INVITATION | {"code": "shoali_x", "path": "/invite/shoali_x"}
+JOINED = {"id": "ws_9", "name": "vision", "role": "member", "jobs": 0, "datasets": 0, "created_at": WHEN}
+MEMBERS = "/workspaces/default/members"
+INVITATIONS = "/workspaces/default/invitations"
+
+
+def test_inviting_someone_without_an_account_gives_a_link(stub: Stub, cli: Cli) -> None:
+    missing = NotFound("Nobody has an account for bob@example.org.", details={"no_account": "bob@example.org"})
+    stub.routes = {f"PUT {MEMBERS}": reply(404, missing.to_wire()), f"POST {INVITATIONS}": reply(201, CREATED)}
+    ran = cli("workspace", "invite", "bob@example.org", "--expires", "2h")
+    assert ran.code == 0, ran.err
+    assert ran.out == f"{stub.url}/invite/shoali_x\n", "stdout is data"
+    assert "signup --invitation LINK" in ran.err and "works once" in ran.err
+    assert stub.asked[-1].json == {"email": "bob@example.org", "role": "member", "expires_in_s": 7200}
+    assert json.loads(cli("workspace", "invite", "bob@example.org", "--json").out)["link"].endswith("/invite/shoali_x")
+
+
+def test_inviting_an_account_adds_it_and_makes_no_link(stub: Stub, cli: Cli) -> None:
+    stub.routes = {
+        f"PUT {MEMBERS}": reply(body={"user_id": "u", "email": "bob@example.org", "name": "", "role": "member"})
+    }
+    ran = cli("workspace", "invite", "bob@example.org")
+    assert (ran.code, ran.out) == (0, "") and "bob@example.org is now member" in ran.err
+
+
+def test_another_refusal_of_an_invite_is_told_as_it_is(stub: Stub, cli: Cli) -> None:
+    stub.routes = {f"PUT {MEMBERS}": reply(404, NotFound("There is no workspace 'default'.").to_wire())}
+    ran = cli("workspace", "invite", "bob@example.org")
+    assert ran.code != 0 and "There is no workspace" in ran.err
+
+
+def test_open_invitations_are_listed_and_revoked(stub: Stub, cli: Cli) -> None:
+    stub.routes = {f"GET {INVITATIONS}": reply(body=[INVITATION]), f"DELETE {INVITATIONS}/winv_1": reply(204, b"")}
+    assert "winv_1" in cli("workspace", "invitations").out
+    assert cli("workspace", "revoke", "winv_1").code == 0
+
+
+def test_signing_up_by_a_link_needs_no_url_and_works_in_the_workspace(
+    server: Stub, cli: Cli, typed: None, home: Path
+) -> None:
+    server.routes["POST /auth/sign-up"] = reply(201, SESSION | {"joined": JOINED})
+    ran = cli(*f"signup --email ada@example.org --password-stdin --invitation {server.url}/invite/shoali_x".split())
+    assert ran.code == 0, ran.err
+    sent = next(a.json for a in server.asked if a.path.endswith("/sign-up"))
+    assert sent["invitation"] == "shoali_x"
+    assert "member of workspace 'vision'" in ran.err
+    assert ClientConfig.load(Layout(home)).workspace == "vision"
+
+
+def test_signing_in_by_a_link_joins_with_the_account_one_has(server: Stub, cli: Cli, typed: None, home: Path) -> None:
+    server.routes["POST /auth/sign-in"] = reply(body=SESSION)
+    server.routes["POST /auth/invitation"] = reply(body=JOINED | {"name": "default"})
+    ran = cli(*f"login --email ada@example.org --password-stdin --invitation {server.url}/invite/shoali_x".split())
+    assert ran.code == 0, ran.err
+    assert ClientConfig.load(Layout(home)).workspace == "ws_9", "everyone has a workspace of that name"
+
+
+def test_someone_signed_in_joins_by_a_link(stub: Stub, cli: Cli, home: Path) -> None:
+    stub.routes = {"POST /auth/invitation": reply(body=JOINED)}
+    ran = cli("workspace", "join", "shoali_x")
+    assert ran.code == 0 and "member of 'vision'" in ran.err
+    assert stub.asked[-1].json == {"code": "shoali_x"}

@@ -73,6 +73,19 @@ def test_what_follows_the_dashes_reaches_the_script_verbatim(cli: Cli, stub: Stu
     assert ran.out == views.ID + "\n", "stdout is data"
 
 
+def test_files_over_20_mb_are_named_before_they_are_sent(cli: Cli, stub: Stub, project: Path) -> None:
+    accept(stub)
+    (project / "weights.pt").touch()
+    os.truncate(project / "weights.pt", 25_000_000)
+    ran = cli("training", "run", "hello", "--", "train.py")
+    assert ran.code == 0, ran.err
+    assert "warning: weights.pt (25.0 MB) is sent with the code." in ran.err
+    assert "list them in .shoalignore" in ran.err and "dataset push NAME --file PATH" in ran.err
+    assert ran.err.index("weights.pt") < ran.err.index("Source:")
+    (project / ".shoalignore").write_text("*.pt\n")
+    assert "weights.pt" not in cli("training", "run", "hello", "--", "train.py").err
+
+
 def test_the_command_of_the_flexai_guide_works(cli: Cli, stub: Stub) -> None:
     accept(stub)
     ran = cli(
@@ -111,7 +124,7 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     accept(stub)
     options = (
         "-D a -D b -C ck -E A=1 -E B=-x=y -S K=s --max-restarts 0 --priority -5 --time-limit 90m --launcher torchrun"
-        " --nodes 2:3 --grow --no-preflight --allow-cpu"
+        " --nodes 2:3 --grow --no-preflight --allow-cpu --allow-torch-change"
     )
     assert cli("training", "run", "x", *options.split(), "--", "train.py").code == 0
     spec = asked(stub, "/jobs")
@@ -120,6 +133,7 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     assert (spec["env"], spec["secrets"]) == ({"A": "1", "B": "-x=y"}, {"K": "s"})
     assert (spec["max_restarts"], spec["priority"], spec["time_limit_s"]) == (0, -5, 5400)
     assert (spec["launcher"], spec["grow"], spec["allow_cpu"]) == ("torchrun", True, True)
+    assert spec["allow_torch_change"] is True
 
 
 def test_only_missing_chunks_travel_and_ignored_files_do_not(cli: Cli, stub: Stub, project: Path) -> None:

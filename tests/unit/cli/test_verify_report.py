@@ -5,6 +5,7 @@ import json
 import pytest
 
 from shoal.cli._verify import Evidence, Plan, _first_metric, check, describe, read_events
+from shoal.cli._verify_start import Start, check_same_weights, read_starts, remarks, uncontrolled, unseeded
 from shoal.core.errors import JobFailed, UsageError
 from shoal.sdk.verify import Verify
 
@@ -67,3 +68,29 @@ def test_the_earliest_metric_that_differs_is_named_and_the_loss_before_others():
     second = {"loss": {5: 1.0, 6: 2.5, 7: 9.0}, "speed": {6: 11.0}}
     assert _first_metric(first, second) == {"name": "loss", "step": 6, "first": 2.0, "second": 2.5}
     assert _first_metric(first, first) is None
+
+
+def test_how_an_attempt_started_is_read_from_its_log_and_is_no_event():
+    told = {"event": "prepared", "step": 0, "generators": {"python": "a"}, "weights": "w"}
+    lines = [f"[shoal] verify-resume: {json.dumps(told)}", '[shoal] verify-resume: {"event": "killed", "step": 5}']
+    assert read_starts(lines) == [Start({"python": "a"}, "w")]
+    assert read_events(lines) == [("killed", 5)]
+
+
+def test_a_generator_that_was_never_seeded_is_a_remark():
+    whole = [Start({"python": "a", "torch": "t"}, "w")]
+    broken = [Start({"python": "b", "torch": "t"}, "w"), Start({"python": "c", "torch": "u"}, "x")]
+    assert uncontrolled(whole, broken) == ["python"] and uncontrolled(whole, whole) == []
+    assert unseeded(broken) == ["python", "torch"] and unseeded(whole) == []
+    [left_out, without_seed] = remarks(["python"], ["torch"])
+    assert "Not compared" in left_out and "Python's random" in left_out
+    assert "sets no seed for torch" in without_seed
+    assert remarks([], []) == []
+
+
+def test_copies_that_began_with_different_weights_are_not_compared():
+    with pytest.raises(JobFailed, match="same weights") as refused:
+        check_same_weights([Start({}, "w")], [Start({}, "x")])
+    assert "torch.manual_seed" in refused.value.hint
+    check_same_weights([Start({}, "w")], [Start({}, "w")])
+    check_same_weights([], [])

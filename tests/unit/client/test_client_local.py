@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -15,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.client import local
+from shoal.client import local, patience, server_record
 from shoal.core.boot import boot_id
-from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, TimedOut, Unreachable
+from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, Refused, TimedOut, Unreachable
+from shoal.core.instance import instance_id
 from shoal.core.settings import Layout
 
 STANDIN = Path(__file__).with_name("standin_server.py")
@@ -111,20 +114,122 @@ def test_stop_does_not_touch_a_stranger_with_the_same_pid(layout: Layout) -> Non
     assert local.stop_server(layout) is None
 
 
+def test_stop_does_not_claim_that_none_runs_where_it_cannot_see_the_one_that_does(layout: Layout) -> None:
+    layout.server_dir.mkdir(parents=True)
+    with layout.server_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="another container"):
+            local.stop_server(layout)
+    assert local.stop_server(layout) is None
+
+
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(layout: Layout) -> None:
     with pytest.raises(Internal, match=r"exit code 3.*\n  the disk is on fire"):
         local.start_server(layout, command=command(layout, "--fail", "the disk is on fire"))
 
 
-def test_a_server_that_never_answers_is_given_up_and_ended(layout: Layout) -> None:
-    with pytest.raises(TimedOut, match="did not come up"):
-        local.start_server(layout, command=command(layout, "--slow", "60"), timeout_s=0.3)
+def test_what_the_server_refuses_is_shown_as_its_own_words(layout: Layout) -> None:
+    said = "error: secret.key is missing.\nRestore it from a backup."
+    with pytest.raises(Refused, match=r"^secret\.key is missing") as caught:
+        local.start_server(layout, command=command(layout, "--fail", said, "--code", "4"))
+    assert caught.value.hint == "Restore it from a backup."
 
-    def is_gone() -> bool:
-        children = psutil.Process().children()
-        return not any(c.status() != psutil.STATUS_ZOMBIE and str(layout.root) in c.cmdline() for c in children)
 
-    assert local._wait_until(is_gone, 10)
+def test_a_server_that_is_slow_to_start_is_waited_for_and_told_of(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_WORD_S", 0.0)
+    monkeypatch.setattr(patience, "NEXT_PHASE_S", 0.0)
+    gate, said = layout.root / "gate", list[str]()
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "migrating" in text:
+            gate.touch()
+
+    started = local.start_server(layout, command=command(layout, "--start-after", str(gate)), say=say)
+    assert started.is_new and starts(layout) == 1
+    assert any("The server is starting: migrating the database" in text for text in said)
+
+
+def test_a_server_that_gets_nowhere_is_no_longer_waited_for_and_left_alone(layout: Layout) -> None:
+    gate = layout.root / "gate"
+    slow = command(layout, "--start-after", str(gate))
+    with pytest.raises(TimedOut, match="no progress") as caught:
+        local.start_server(layout, command=slow, patience_s=0.0)
+    assert "left running" in caught.value.message
+    gate.touch()
+    assert not local.start_server(layout, command=slow).is_new, "the first one has come up"
+    assert starts(layout) == 1
+
+
+def test_a_busy_server_is_waited_for_and_no_second_one_is_started(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, said = layout.root / "busy", list[str]()
+    url = local.start_server(layout, command=command(layout, "--busy-while", str(busy))).record.url
+    monkeypatch.setattr(patience, "FIRST_WORD_S", 0.0)
+    monkeypatch.setattr(server_record.health_of, "__kwdefaults__", {"timeout_s": 0.2})
+    busy.touch()
+
+    def say(text: str) -> None:
+        said.append(text)
+        busy.unlink(missing_ok=True)
+
+    assert local.ensure_local_server(layout, say=say)[0] == url
+    assert starts(layout) == 1
+    assert "busy: it does not answer yet" in said[0]
+
+
+def test_commands_on_a_copy_never_touch_the_server_of_the_original(layout: Layout, tmp_path: Path) -> None:
+    record = local.start_server(layout, command=command(layout)).record
+    copy = Layout(tmp_path / "copy")
+    shutil.copytree(layout.root, copy.root)
+    assert local.running_server(copy) is None
+    assert local.stop_server(copy) is None
+    assert local.local_key(copy, record.url) is None
+    assert local.is_alive(record)
+    other = local.start_server(copy, command=command(copy))
+    try:
+        assert other.is_new and other.record.url != record.url
+        assert instance_id(copy) != instance_id(layout), "the copy is an instance of its own now"
+        assert local.running_server(layout) == record
+    finally:
+        assert local.stop_server(copy) == other.record
+    assert local.is_alive(record)
+
+
+def test_a_copy_of_a_0_1_directory_is_not_taken_for_the_original_either(layout: Layout, tmp_path: Path) -> None:
+    record = local.start_server(layout, command=command(layout, "--old")).record
+    copy = Layout(tmp_path / "copy")
+    shutil.copytree(layout.root, copy.root)
+    assert local.running_server(copy) is None and local.stop_server(copy) is None
+    assert local.running_server(layout) == record, "it has neither id nor place, and is found all the same"
+
+
+def test_a_renamed_directory_keeps_its_server_and_its_id(layout: Layout, tmp_path: Path) -> None:
+    record = local.start_server(layout, command=command(layout)).record
+    moved, known = Layout(tmp_path / "moved"), instance_id(layout)
+    layout.root.rename(moved.root)
+    try:
+        assert local.running_server(moved) == record
+        assert instance_id(moved) == known
+    finally:
+        moved.root.rename(layout.root)
+
+
+def test_another_server_on_the_same_port_is_not_ours(layout: Layout, tmp_path: Path) -> None:
+    ours = local.start_server(layout, command=command(layout)).record
+    other = Layout(tmp_path / "other")
+    strange = local.start_server(other, command=command(other)).record
+    try:
+        found = json.loads(layout.server_file.read_text())
+        layout.server_file.write_text(json.dumps({**found, "url": strange.url}))
+        assert local.running_server(layout) is None
+        assert local.own_record(layout) is not None, "it still runs, and can be stopped"
+    finally:
+        local.stop_server(other)
+    assert local.is_alive(ours)
 
 
 def test_autostart_can_be_forbidden(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,12 @@ def test_measures_are_rounded_dicts():
     assert Measure.calc_classification([0, 1], [0, 1])["kappa_coefficient"] == 1
 
 
+def test_the_weighted_f_is_that_of_topspins_own_test():
+    found = Measure.calc_classification([0, 1, 1, 2, 2, 2], [0, 0, 1, 2, 1, 1])
+    assert found["weighted_f"] == 0.4945
+    assert found["kappa_coefficient"] == pytest.approx(0.28)
+
+
 def test_the_log_has_levels_and_goes_to_files(capsys):
     Logger.set_level(1)
     Logger.debug("hidden")

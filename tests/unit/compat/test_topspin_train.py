@@ -111,6 +111,67 @@ def test_stepwise_decay_follows_the_epochs():
     assert ratios == pytest.approx([1] * 9 + [0.1] * 10 + [0.01] * 10 + [0.001])
 
 
+def test_the_methods_that_topspin_calls_by_their_private_names_are_called_too():
+    class Overriding(Trainer):
+        def __init__(self, param):
+            super().__init__(param)
+            self.called = []
+
+        def _draw_figure(self):
+            self.called.append(("draw", sorted(self._figure_data), len(self._loss_history)))
+            super()._draw_figure()
+
+        def _save_model(self, tag=""):
+            self.called.append("save")
+            super()._save_model(tag)
+
+        def _update_lr(self):
+            self._update_lr_ratio(0.5)
+
+        def _step_optimizer(self):
+            self.called.append("step")
+            super()._step_optimizer()
+
+    made = param(max_train_step=4, draw_figure_frequency=2, eval_gap_sample_num=12)
+    trainer = Overriding(made)
+    assert trainer.train().reason == "finished"
+    assert [c for c in trainer.called if c[0] == "draw"] == [("draw", ["loss", "mean"], n) for n in (2, 4, 4)]
+    assert trainer.called.count("step") == 4 and trainer.called.count("save") == 1
+    assert trainer._optimizer.param_groups[0]["lr"] == 0.5 * 5e-4
+    assert Path(made.path_meta, "figure.data").is_file() and list(Path(made.path_model).glob("model_*.pt"))
+
+
+def test_a_method_that_is_overridden_in_vain_is_named():
+    class Overriding(Trainer):
+        def _when_evaluate(self, train_done=False):
+            return True
+
+    made = param(max_train_step=1)
+    Overriding(made).train()
+    log = Path(made.path_log, "log.rank_0").read_text()
+    assert "Overriding._when_evaluate is never called" in log and "_update_lr_SGD" not in log
+
+
+def test_a_model_that_loads_its_files_itself_is_left_to_it():
+    class OwnLoading(Model):
+        loaded = ()
+
+        def load_model(self, model_file):
+            self.loaded = (*self.loaded, Path(model_file).name)
+            return super().load_model(model_file)
+
+    class WithOwnLoading(Trainer):
+        def __init__(self, param):
+            TrainerBase.__init__(self, OwnLoading(param), Predictor, None)
+            self.batches = []
+
+    before = param(max_train_step=2)
+    Trainer(before).train()
+    [file] = Path(before.path_model).glob("model_*.pt")
+    after = param(max_train_step=2, path_initial_model=str(file))
+    assert WithOwnLoading(after)._user_model.loaded == (file.name,)
+
+
 def test_a_run_leaves_the_files_of_topspin():
     made = param(epoch_num=3, vali_file="vali", test_files=["t1"])
     for name in ("vali", "t1"):

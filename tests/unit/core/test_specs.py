@@ -45,6 +45,28 @@ def test_settings_come_from_the_file_then_the_environment_then_the_command_line(
     assert ServerSettings.load(layout).port == 8000
 
 
+def test_no_slots_is_a_setting_of_its_own_and_the_zero_of_before_still_means_detect(tmp_path, monkeypatch):
+    layout = Layout(tmp_path)
+    assert ServerSettings.load(layout).slots is None
+    ServerSettings.load(layout, slots=0).save(layout)
+    assert 'slots = "none"' in layout.settings_file.read_text()
+    assert ServerSettings.load(layout).slots == ServerSettings.stored(layout).slots == 0
+    ServerSettings.load(layout, slots="auto").save(layout)
+    assert "slots" not in layout.settings_file.read_text() and ServerSettings.load(layout).slots is None
+    layout.settings_file.write_text("slots = 0\n")  # by hand, for 0.1
+    assert ServerSettings.load(layout).slots is None
+    for text, slots in {"0": None, "auto": None, "none": 0, "3": 3}.items():
+        monkeypatch.setenv("SHOAL_SLOTS", text)
+        assert ServerSettings.load(layout).slots == slots
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "1.5"])
+def test_a_number_of_slots_that_is_none_is_refused(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("SHOAL_SLOTS", text)
+    with pytest.raises(InvalidSpec, match="SHOAL_SLOTS"):
+        ServerSettings.load(Layout(tmp_path))
+
+
 def test_an_unknown_setting_is_named(tmp_path):
     layout = Layout(tmp_path)
     layout.server_dir.mkdir()

@@ -103,3 +103,20 @@ def test_the_model_is_reported_before_what_follows_from_it(tmp_path, nest):
 def test_what_cannot_be_read_as_plain_values_is_compared_as_bytes(tmp_path):
     a = checkpoint(tmp_path / "a", model={"x": pytest.approx})
     assert compare(a, a)["equal"]
+
+
+def test_generators_that_did_not_start_alike_are_left_out_and_named(tmp_path, nest):
+    def state(python, torch_state):
+        return {
+            "rng": [{"python": [3, torch.tensor([python]), None], "torch": torch.tensor([torch_state])}],
+            "epoch": 1,
+        }
+
+    first = checkpoint(tmp_path / "first", model=nest, training=state(1, 5))
+    second = checkpoint(tmp_path / "second", model=nest, training=state(2, 5))
+    third = checkpoint(tmp_path / "third", model=nest, training=state(2, 6))
+    assert not compare(first, second)["equal"]
+    found = compare(first, second, ["python"])
+    assert found["equal"] and found["left_out"] == ["python"] and found["differences"] == []
+    [difference] = compare(first, third, ["python"])["differences"]
+    assert difference["where"] == "rng[0].torch"

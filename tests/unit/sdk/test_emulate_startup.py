@@ -13,8 +13,8 @@ EMULATE = Path(shoal.sdk.emulate.__file__).parent
 STARTUP = EMULATE / "startup"
 
 
-def python(code, *path, emulate=True, cwd=None):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SHOAL_", "PYTHON"))}
+def python(code, *path, emulate=True, cwd=None, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SHOAL_", "PYTHON"))} | more
     env |= {"PYTHONPATH": os.pathsep.join(map(str, path))} | ({"SHOAL_EMULATE_CUDA": "1"} if emulate else {})
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,3 +86,23 @@ begun.wait()
 def test_threads_finish_what_they_do_before_the_interpreter_ends():
     assert python(LEAVES).stdout == "", "else this proves nothing"
     assert python(LEAVES, STARTUP).stdout == "finished"
+
+
+@pytest.fixture
+def draws(tmp_path):
+    """What a script without a seed draws with this environment, by stand-ins of numpy and torch."""
+    for module, seed in (("numpy/random", "seed"), ("torch", "manual_seed")):
+        (tmp_path / module).mkdir(parents=True)
+        (tmp_path / module / "__init__.py").write_text(f"seeds = []\ndef {seed}(value): seeds.append(value)\n")
+    (tmp_path / "numpy/__init__.py").write_text("")
+    code = "import random, torch, numpy.random; print(random.random(), torch.seeds, numpy.random.seeds)"
+    return lambda **env: python(code, STARTUP, tmp_path, emulate=False, **env).stdout
+
+
+def test_copies_of_a_job_draw_the_same_without_a_seed_of_their_own(draws):
+    first = draws(SHOAL_START_SEED="7", RANK="1", SHOAL_ATTEMPT="1")
+    assert draws(SHOAL_START_SEED="7", RANK="1", SHOAL_ATTEMPT="1") == first
+    others = [{"RANK": "0", "SHOAL_ATTEMPT": "1"}, {"RANK": "1", "SHOAL_ATTEMPT": "2"}]
+    assert first not in [draws(SHOAL_START_SEED="7", **env) for env in others]
+    assert draws(SHOAL_START_SEED="7,every-attempt", RANK="1", SHOAL_ATTEMPT="2") == first
+    assert draws(RANK="1").endswith("[] []\n"), "ordinary runs are left alone"

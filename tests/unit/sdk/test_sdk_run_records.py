@@ -181,9 +181,9 @@ def test_a_forked_child_does_not_finish_the_run(tmp_path):
 
 
 def test_hooks_into_the_interpreter_are_given_back(tmp_path):
-    before = (sys.exit, sys.excepthook)
+    before = (sys.exit, sys.excepthook, exit, quit)
     shoal.init(dir=tmp_path / "r").finish()
-    assert (sys.exit, sys.excepthook) == before
+    assert (sys.exit, sys.excepthook, exit, quit) == before
 
 
 @pytest.mark.parametrize(

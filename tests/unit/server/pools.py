@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from shoal.server.scheduler.decide import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
 
 
-def machine(slots, used=(), name="m"):
-    return MachineState(name=name, slots=slots, used=frozenset(used))
+def machine(slots, used=(), name="m", kind="cpu", **more):
+    return MachineState(name=name, slots=slots, used=frozenset(used), kind=kind, **more)
 
 
 def job(id_, *, nodes=1, max_nodes=None, accels=1, priority=0, at=0.0, **more):
@@ -35,9 +35,15 @@ def running(id_, slots, *, priority=0, ends=None, started=0.0, **more):
     )
 
 
-def seen(machines, queue, running=(), *, now=1000.0, shares=None, **policy):
+def seen(machines, queue, running=(), *, now=1000.0, shares=None, away=(), **policy):
     return Snapshot(
-        now=now, machines=machines, queue=queue, running=running, shares=shares or {}, policy=Policy(**policy)
+        now=now,
+        machines=machines,
+        queue=queue,
+        running=running,
+        shares=shares or {},
+        policy=Policy(**policy),
+        away=away,
     )
 
 

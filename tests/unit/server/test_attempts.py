@@ -18,6 +18,7 @@ from shoal.core.checkpoints import CheckpointCommit
 from shoal.core.errors import Fenced
 from shoal.core.jobs import JobSpec, Progress
 from shoal.core.schema import utcnow
+from shoal.core.settings import ServerSettings
 from shoal.core.states import JobState, NodeState
 from shoal.engines.base import AgentState
 from shoal.server.models.jobs import Attempt, Event, Job, Node
@@ -120,6 +121,36 @@ def test_a_job_succeeds_when_all_its_nodes_have(world):
     assert world.view(job).status is JobState.RUNNING
     world.beat(attempt, 1, state=NodeState.EXITED, exit_code=0)
     assert world.view(job).status is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "its agent could not join the server: Unknown agent token.",
+            "could not join the server: Unknown agent token.",
+        ),
+        ("RuntimeError: of the script", "its agent died"),
+        (None, "its agent died"),
+    ],
+)
+def test_an_agent_the_server_turned_away_did_not_die(world, said, told):
+    world.ctx.settings = ServerSettings(start_timeout_s=0.0)
+    job = world.submit(max_restarts=0)
+    world.scheduler.pass_once()
+    world.engine.status = lambda attempt_id, node: AgentState.GONE
+    world.engine.last_word = lambda attempt_id, node: said
+    world.scheduler.pass_once()
+    assert told in world.view(job).reason
+
+
+def test_a_job_whose_secret_cannot_be_read_says_so_and_is_not_tried_again(world):
+    job = world.submit()
+    world.scheduler.pass_once()
+    reason = "its agent could not join the server: The secret 'wandb' cannot be decrypted."
+    world.beat(world.attempt(job), 0, state=NodeState.EXITED, exit_code=1, reason=reason, final=True)
+    view = world.view(job)
+    assert view.status is JobState.FAILED and f"{reason} (trying again would not help)" in view.events[-1].message
 
 
 def test_one_failing_node_fences_the_rest_and_the_next_attempt_waits_for_them(world):

@@ -87,13 +87,23 @@ def test_a_job_that_is_told_to_grow_starts_at_once_with_as_many_nodes(seed):
                 used[name] |= set(taken)
                 held[name] = accels
         if held:
-            asked = job(f"r{number}", max_nodes=max(most, len(held)), accels=accels, workspace=rng.choice("ab"))
+            asked = job(f"r{number}", max_nodes=max(most, len(held)), accels=accels, workspace=rng.choice("ab"),
+                        device=rng.choice(("auto", "any", "cpu", "cuda")))  # fmt: skip
             grows = rng.random() < 0.7
             live.append(
                 running(asked.job_id, held, asked=asked, may_grow=grows, workspace=asked.workspace, started=number)
             )
-    machines = [MachineState(name=n, slots=size[n], used=frozenset(used[n])) for n in names]
-    queue = [job(f"q{i}", nodes=rng.randint(1, 3), accels=rng.randint(1, 4)) for i in range(rng.choice((0, 0, 1)))]
+    kind = {name: rng.choice(("cpu", "cpu", "cuda")) for name in names}
+    machines = [MachineState(name=n, slots=size[n], used=frozenset(used[n]), kind=kind[n]) for n in names]
+    queue = [
+        job(
+            f"q{i}",
+            nodes=rng.randint(1, 3),
+            accels=rng.randint(1, 4),
+            device=rng.choice(("auto", "any", "cpu", "cuda")),
+        )
+        for i in range(rng.choice((0, 0, 1)))
+    ]
     shares = {"a": Share(quota=rng.randint(1, 12))} if rng.random() < 0.3 else {}
     before = seen(machines, queue, live, shares=shares)
     decision = decide(before)

@@ -1,6 +1,7 @@
 """What an agent is told depends on the machine it is for: its paths, its interpreter, its devices, how it sees the server."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_an_agent_elsewhere_gets_that_machines_paths_and_devices_and_nothing_of_
 
 
 def test_in_a_gang_of_both_the_nodes_here_are_reached_where_the_others_reach_the_server(launches):
-    by_machine = {launch.machine: launch for launch in launches(HERE, THERE, min_nodes=3, max_nodes=3)}
+    here = replace(HERE, kind="cuda")
+    by_machine = {launch.machine: launch for launch in launches(here, THERE, min_nodes=3, max_nodes=3)}
     assert by_machine["local"].address == "10.0.0.1"
     assert by_machine["local"].url == "http://127.0.0.1:5000"
     assert by_machine["far"].address is None

@@ -108,3 +108,12 @@ def test_text_that_is_not_unicode_is_bad_input_not_a_bug(as_anna):
         assert answer.status_code == 422, answer.text
     assert as_anna.delete("/keys/%ff%fe").status_code == 404
     assert as_anna.delete("/keys/%00").status_code == 404
+
+
+def test_an_agent_of_another_instance_is_told_so_before_anything_else(ctx, app):
+    ctx.instance = "inst_ours"
+    meant = AppClient(app, headers={"X-Shoal-Agent": "unknown", "X-Shoal-Instance": "inst_other"})
+    refused = meant.post("/agent/beat", {"state": "running"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (421, "wrong_instance")
+    ours = AppClient(app, headers={"X-Shoal-Agent": "unknown", "X-Shoal-Instance": "inst_ours"})
+    assert ours.post("/agent/beat", {"state": "running"}).status_code == 401

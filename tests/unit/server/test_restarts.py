@@ -46,7 +46,13 @@ def test_requirements_that_cannot_be_installed_are_final():
     assert not judge(failure(Cause.SETUP, "No matching distribution", progressed=True)).restart
 
 
-def test_a_machine_that_does_not_give_the_promised_device_is_named_and_not_tried_in_vain():
+def test_a_machine_that_does_not_give_the_promised_device_is_left_for_another():
+    """The scheduler avoids the machine; a torch that fits no machine's device has no such words in its reason."""
     verdict = judge(failure(Cause.ERROR, f"this worker has a cuda slot, but … {ELSEWHERE} (--exclude MACHINE)"))
-    assert not verdict.restart
-    assert verdict.why == "its machine could not give it the device it was placed on"
+    assert verdict.restart
+    assert not judge(failure(Cause.ERROR, "this worker has a cuda slot, but torch 2.13.0+cpu is a CPU build.")).restart
+
+
+def test_a_refused_join_is_final_and_not_called_a_matter_of_the_environment():
+    verdict = judge(failure(Cause.SETUP, "its agent could not join the server: The secret 'x' cannot be decrypted."))
+    assert (verdict.restart, verdict.why) == (False, "trying again would not help")

@@ -53,8 +53,8 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
     command = training_command(spec, workspace="team", source={"kind": "archive", "path": "my code.zip"})
     assert command == (
         "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --nodes 2:3 "
-        "--checkpoint ckpt_x --grow --accels 2 --max-restarts 0 --priority -5 --time-limit 90m --expected 2h --batch night "
-        "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun --allow-cpu "
+        "--checkpoint ckpt_x --grow --accels 2 --device any --max-restarts 0 --priority -5 --time-limit 90m --stall-timeout never --expected 2h --batch night "
+        "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun --allow-cpu --allow-torch-change "
         "--env 'A=b c' --secret TOKEN=thing -- train.py --lr 3e-4 '--name=a b' pos --fp16"
     )
     assert shlex.split(command)[-6:] == spec.entry

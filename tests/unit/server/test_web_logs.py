@@ -1,8 +1,11 @@
 """Places in a log: slices that are cut inside a segment, searches that stop midway and go on."""
 
+import dataclasses
 import itertools
+import json
 
 import pytest
+import zstandard
 from web_run import Run
 
 from shoal.server.services import streams
@@ -39,6 +42,39 @@ def test_a_slice_ends_inside_a_segment_and_the_next_goes_on_there(ctx, anna, run
         if not found.earlier:
             break
     assert seen == written
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3', "    main()", "ValueError: bad"]
+
+
+def burst(run, *texts, at=5000.0):
+    """Lines that a worker wrote in one go: the agent gives them one time."""
+    run.send("log", *({"r": 0, "e": "err", "m": text, "t": at} for text in texts))
+
+
+def test_lines_of_one_moment_are_read_in_the_order_they_were_written(ctx, anna, run):
+    burst(run, *TRACEBACK[:3])
+    burst(run, *TRACEBACK[3:])
+    access = anna.access()
+    error = log_search.first_error(ctx, access, run.id, ALL).hits[0]
+    hit = log_search.search(ctx, access, run.id, ALL, "ValueError").hits[0]
+    assert texts(logs.tail(ctx, access, run.id, ALL)) == TRACEBACK
+    assert texts(logs.tail(ctx, access, run.id, ALL, wanted=2)) == TRACEBACK[2:]
+    assert error.line.text == TRACEBACK[0]
+    assert texts(logs.around(ctx, access, run.id, ALL, error.at)) == TRACEBACK
+    assert texts(logs.around(ctx, access, run.id, ALL, hit.at)) == TRACEBACK
+    assert texts(logs.following(ctx, access, run.id, ALL, 0)) == TRACEBACK
+
+
+def test_lines_of_two_nodes_at_one_moment_stay_together_by_node(ctx, anna, run):
+    first, second = run.who, dataclasses.replace(run.who, node=1)
+    for text in ("a", "b"):
+        for who in (second, first):
+            record = {"s": 0, "t": 7000.0, "r": who.node, "e": "err", "m": f"{who.node}{text}"}
+            streams.append(ctx, who, "log", "ab".index(text), 1, zstandard.compress(json.dumps(record).encode()))
+    expected = ["0a", "0b", "1a", "1b"]
+    assert texts(logs.tail(ctx, anna.access(), run.id, ALL)) == expected
+    assert [line.text for line in streams.read_logs(ctx, anna.access(), run.id).lines] == expected
 
 
 def test_what_follows_a_place_leaves_nothing_out(ctx, anna, run):

@@ -48,3 +48,14 @@ def test_others_change_nothing(browser, failed, path):
 def test_a_bad_target_is_refused_with_its_field(boss):
     answer = boss.post("/machines", {"target": "-oProxyCommand=x"})
     assert answer.status_code == 422
+
+
+def test_an_admin_drains_the_servers_own_machine_and_takes_it_back(ctx, boss, browser):
+    assert 'action="/machines/local/drain"' in boss.get("/machines").text
+    assert "/machines/local/remove" not in boss.get("/machines").text
+    assert "/machines/local" not in browser.get("/machines").text
+    boss.post("/machines/local/drain", {})
+    assert [m.state for m in ctx.engine.capacity()] == ["draining"]
+    assert 'action="/machines/local/undrain"' in boss.get("/machines").text
+    boss.post("/machines/local/undrain", {})
+    assert [m.state for m in ctx.engine.capacity()] == ["up"]

@@ -5,13 +5,14 @@ import hashlib
 import json
 import re
 
+import pytest
 from test_web_pages import tags_of
 from web_browser import Browser
 from web_run import PNG, Run
 
 from shoal.core.people import SecretSet
 from shoal.server.services import secrets
-from shoal.server.web.share import LOG_LINES, MANY_POINTS
+from shoal.server.web.share import LOG_LINES, MANY_POINTS, SMOOTHING
 
 XSS = "</script><script>alert(1)</script>"
 SHARE = "/api/v1/workspaces/default/jobs/a-job/share"
@@ -95,6 +96,10 @@ def test_a_long_run_is_thinned_and_keeps_its_peaks(browser, ctx, anna):
     assert len(data["metrics"]["loss"]) <= MANY_POINTS + 4 and [12_345, 1000.0] in data["metrics"]["loss"]
     assert len(data["log"]) == LOG_LINES and data["log"][-1][3] == "line 1999"
     assert len(answer.content) < 400_000
+    smooth = data["smoothed"]["loss"]
+    assert len(smooth["levels"]) == len(SMOOTHING) and all(len(v) == len(smooth["x"]) for v in smooth["levels"])
+    # The peak is one point in 20,000: no smoothing may draw the middle between it and the rest.
+    assert max(smooth["levels"][-1]) < 10 and smooth["levels"][-1][-1] == pytest.approx(1.0, abs=0.2)
 
 
 def test_files_that_are_not_text_or_too_large_are_named_only(browser, ctx, anna):
@@ -106,7 +111,7 @@ def test_files_that_are_not_text_or_too_large_are_named_only(browser, ctx, anna)
 
 def test_a_job_that_has_nothing_yet_can_be_shared(browser, ctx, anna):
     Run(ctx, anna)
-    assert data_of(shared(browser).text) == {"metrics": {}, "log": []}
+    assert data_of(shared(browser).text) == {"metrics": {}, "smoothed": {}, "log": []}
 
 
 def test_a_failed_step_is_told_in_the_file(browser, ctx, anna):

@@ -25,8 +25,9 @@ def full_spec(source_id, checkpoint="ckpt_x"):
     return JobSpec(
         name="full", entry=["train.py", "--lr", "3e-4", "--name=a b", "pos", "--fp16"], source_id=source_id,
         datasets=["more", "words@1"], checkpoint=checkpoint, min_nodes=2, max_nodes=3, grow=True, accels=2, env={"A": "b c"},
-        secrets={"TOKEN": "thing"}, max_restarts=0, priority=-5, time_limit_s=5400, expected_s=7200, batch="night", budget="8h",
-        exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun", allow_cpu=True,
+        secrets={"TOKEN": "thing"}, max_restarts=0, priority=-5, time_limit_s=5400, stall_timeout_s=0, expected_s=7200, batch="night", budget="8h",
+        exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun", device="any",
+        allow_cpu=True, allow_torch_change=True,
     )  # fmt: skip
 
 

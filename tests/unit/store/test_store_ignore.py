@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InvalidSpec, NotFound, SourceTooLarge
-from shoal.store.ignore import human_size, scan
+from shoal.store.ignore import LARGE_FILE, human_size, large_files, scan
 
 
 def write(root: Path, *paths: str, size: int = 1) -> None:
@@ -166,3 +166,33 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
 )
 def test_sizes_are_shown_for_people(size: int, shown: str) -> None:
     assert human_size(size) == shown
+
+
+def test_what_runs_and_trackers_leave_behind_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "shoal-runs/a/metrics.jsonl", "wandb/run-1/log.txt", "sub/mlruns/0/meta.yaml")
+    write(tmp_path, "lightning_logs/version_0/hparams.yaml", "mlruns.py", "docs/wandb")
+    assert listed(tmp_path) == ["docs/wandb", "mlruns.py", "train.py"]
+    assert len(listed(tmp_path, ignore=False)) == 7
+
+
+def test_a_package_of_such_a_name_or_one_asked_for_is_code(tmp_path: Path) -> None:
+    write(tmp_path, "wandb/__init__.py", "wandb/api.py", "mlruns/0/meta.yaml", "shoal-runs/x")
+    (tmp_path / ".shoalignore").write_text("!mlruns/\n")
+    assert listed(tmp_path) == [".shoalignore", "mlruns/0/meta.yaml", "wandb/__init__.py", "wandb/api.py"]
+
+
+def test_a_virtual_environment_of_any_name_is_left_out(tmp_path: Path) -> None:
+    write(
+        tmp_path, "train.py", "my-env/pyvenv.cfg", "my-env/lib/torch.py", "tools/conda/conda-meta/history", "tools/x.py"
+    )
+    write(tmp_path, "tools/conda/lib/y.py")
+    assert listed(tmp_path) == ["tools/x.py", "train.py"]
+    assert listed(tmp_path / "my-env") == ["lib/torch.py", "pyvenv.cfg"], "asked for by itself, it is what is meant"
+
+
+def test_large_files_are_named_largest_first(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "exactly.bin", "data/big.bin", "bigger.bin")
+    for path, size in (("exactly.bin", LARGE_FILE), ("data/big.bin", LARGE_FILE + 1), ("bigger.bin", LARGE_FILE + 2)):
+        os.truncate(tmp_path / path, size)
+    found = large_files((f.path, f.size) for f in scan(tmp_path).files)
+    assert found == [("bigger.bin", LARGE_FILE + 2), ("data/big.bin", LARGE_FILE + 1)]

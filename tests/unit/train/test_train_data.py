@@ -29,6 +29,10 @@ def read_numbers(path):
     yield from range(int(first), int(last))
 
 
+def read_lines(path):
+    yield from map(int, path.read_text().split())
+
+
 @pytest.fixture(scope="module")
 def makers(tmp_path_factory):
     """Name → (size, batch_size) → a maker of data over range(size)."""
@@ -54,10 +58,19 @@ def makers(tmp_path_factory):
             file.write_text(f"{bounds[part]} {bounds[part + 1]}")
         return partial(Online, files, batch_size, read=read_numbers, shuffle_buffer=16)
 
-    return {"small": small, "records": records, "variable": variable, "online": online}
+    def streamed(size, batch_size):
+        lines = folder / f"{size}.lines"
+        if not lines.exists():
+            lines.mkdir()
+            for part in range(3):
+                text = "".join(f"{number}\n" for number in range(part, size, 3))
+                (lines / f"{part}.jsonl").write_text(text)
+        return partial(Online, str(lines), batch_size, shuffle_buffer=16)
+
+    return {"small": small, "records": records, "variable": variable, "online": online, "streamed": streamed}
 
 
-KINDS = ["small", "records", "variable", "online"]
+KINDS = ["small", "records", "variable", "online", "streamed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +100,7 @@ def test_broken_off_anywhere_it_goes_on_with_the_next_batch(makers, kind, size, 
     first = Ranks(make, world, epochs=2, seed=seed)
     before = first.batches(after)
     state = json.loads(json.dumps(first.state()))
-    rest = Ranks(make, world, epochs=2).load(state).batches()
+    rest = Ranks(make, world, epochs=2, seed=seed).load(state).batches()
     assert before + rest == whole
 
 
@@ -191,6 +204,33 @@ def test_a_stream_of_the_platform_is_dealt_and_gone_on_with(tmp_path):
         before = first.batches(after)
         rest = Ranks(make, 2, epochs=2, seed=1).load(first.datas[0].state_dict()).batches()
         assert before + rest == whole
+
+
+@pytest.mark.parametrize(("world", "workers"), [(2, 0), (4, 0), (4, 2)])
+@pytest.mark.parametrize("lines", [21, 17, 16])
+def test_a_stream_that_does_not_divide_by_the_ranks_gives_each_sample_once(tmp_path, world, workers, lines):
+    (tmp_path / "lines.jsonl").write_text("".join(f"{n}\n" for n in range(lines)))
+    found = Ranks(partial(Online, str(tmp_path), 2), world, epochs=2, seed=1, workers=workers).batches()
+    assert {epoch: sorted(samples) for epoch, samples in by_epoch(found).items()} == {
+        0: list(range(lines)),
+        1: list(range(lines)),
+    }
+
+
+@pytest.mark.parametrize("read", [None, read_lines])
+def test_a_stream_with_fewer_samples_than_ranks_is_refused(tmp_path, read):
+    (tmp_path / "lines.jsonl").write_text("1\n2\n")
+    data = Online(str(tmp_path / "*.jsonl"), 2, read=read, rank=2, world=3)
+    with pytest.raises(UsageError, match="2 samples for 3 workers"):
+        next(iter(data))
+
+
+@pytest.mark.parametrize("read", [None, read_lines])
+def test_a_stream_without_samples_is_refused(tmp_path, read):
+    (tmp_path / "lines.jsonl").write_text("")
+    data = Online(str(tmp_path / "*.jsonl"), 2, read=read)
+    with pytest.raises(UsageError, match="no samples"):
+        next(iter(data))
 
 
 def test_batches_are_large_where_samples_are_short():

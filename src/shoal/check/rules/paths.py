@@ -41,7 +41,7 @@ def local_path(program: Program, asked: Asked) -> Iterator[Hit]:
 @rule(
     "outside-output",
     Severity.WARNING,
-    why="Only what is in the output directory is kept; the working directory is gone with the attempt.",
+    why="Every checkpoint in the output directory is kept; of the working directory, only the newest state of weights.",
     fix="Write below `os.environ.get('OUTPUT_DIR', '.')`, or /output-checkpoint.",
 )
 def outside_output(program: Program, asked: Asked) -> Iterator[Hit]:

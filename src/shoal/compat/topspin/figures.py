@@ -56,17 +56,17 @@ class Board:
     """TensorBoard's files in the work folder, over samples; nothing where it is not installed."""
 
     def __init__(self, folder: Path):
-        self._writer: Any = None
+        self.writer: Any = None
         if find_spec("tensorboard") is None:
             Logger.warn("TensorBoard is not installed, so nothing is written for it: pip install tensorboard")
             return
-        self._writer = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
+        self.writer = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
 
     def add(self, values: Mapping[str, float], seen: int) -> None:
-        if self._writer is not None:
+        if self.writer is not None:
             for name, value in values.items():
-                self._writer.add_scalar(name, value, seen)
+                self.writer.add_scalar(name, value, seen)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            self.writer.close()

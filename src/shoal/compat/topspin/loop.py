@@ -30,6 +30,8 @@ class Owner(Protocol):
     def _on_step(self, figures: Mapping[str, float]) -> None: ...
     def _on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None: ...
     def _on_end(self, outcome: Outcome) -> None: ...
+    def _update_lr(self) -> None: ...
+    def _step_optimizer(self) -> bool | None: ...
 
 
 class Loop(Trainer):
@@ -67,6 +69,21 @@ class Loop(Trainer):
 
     def training_data(self) -> Any:
         return self._owner._training_data()
+
+    @property
+    def lr_ratio(self) -> float:
+        """The learning rate of this moment, as a part of the initial one."""
+        return self._ratio(self.state.seen)
+
+    def make_step(self) -> bool:
+        return super()._step_optimizer()
+
+    def _set_lr(self) -> None:
+        self._owner._update_lr()
+
+    def _step_optimizer(self) -> bool:
+        # TopSpin's own returns nothing.
+        return self._owner._step_optimizer() is not False
 
     def early_stop(self, state: State) -> bool:
         return self._may_differ and self._owner._wants_stop(state)

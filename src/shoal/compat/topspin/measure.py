@@ -18,15 +18,19 @@ class Measure:
 
     @staticmethod
     def calc_precision_recall_fvalue(true_labels: list[Any], preded_labels: list[Any]) -> dict[Any, Any]:
-        """Recall, precision and f of each label; weighted_f and accuracy of all."""
+        """Recall, precision and f of each label; weighted_f and accuracy of all.
+
+        As in TopSpin, weighted_f is the mean of the f values after these were rounded to four digits.
+        """
         found = measure.scores(true_labels, preded_labels)
         labels = {
             label: {"recall": round(one.recall, 4), "precision": round(one.precision, 4), "f": round(one.f, 4)}
             for label, one in found.labels.items()
         }
+        weighted_f = sum(labels[label]["f"] * one.support for label, one in found.labels.items()) / len(true_labels)
         return {
             **labels,
-            "weighted_f": round(found.weighted_f, 4),
+            "weighted_f": round(weighted_f, 4),
             "accuracy": round(found.accuracy, 4),
             "data_description": Measure.stat_data(true_labels),
         }

@@ -40,12 +40,14 @@ def newest(path_model: str) -> str | None:
     return next((str(listed.parent / n) for n in reversed(names) if (listed.parent / n).is_file()), None)
 
 
-def save(path_model: str, info: dict[str, Any], *, keep: int, keep_also: str | None = None) -> str | None:
+def save(
+    path_model: str, info: dict[str, Any], *, keep: int, keep_also: str | None = None, tag: str = ""
+) -> str | None:
     """A new model file, of so many samples as `info` says; its name. All but the newest `keep` go, except `keep_also`."""
     if keep <= 0:
         return None
     folder = Path(path_model)
-    name = f"model_{info['model_seen_sample_num']:015}.pt"
+    name = f"model_{info['model_seen_sample_num']:015}{f'.{tag}' if tag else ''}.pt"
     partial = folder / f".{name}.tmp"
     torch.save(info, partial)
     partial.replace(folder / name)

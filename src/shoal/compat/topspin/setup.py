@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from shoal.compat.topspin.logs import Logger
-from shoal.compat.topspin.model import load_weights
+from shoal.compat.topspin.model import ModelBase, load_weights
 from shoal.compat.topspin.param import PARAM_FILE, ParamBase
 from shoal.train.optim import find_optimizer
 
@@ -23,7 +23,8 @@ def make_optimizer(param: ParamBase, model: Any) -> Any:
 def load_initial(file: str, model: Any, optimizer: Any, device: Any) -> None:
     """Weights to begin with, and the optimizer's state if the file has one that fits; nothing else of what was before."""
     Logger.info(f"Loading initial model '{file}'")
-    state = load_weights(model, file, device).get("optimizer_state")
+    info = model.load_model(file) if isinstance(model, ModelBase) else load_weights(model, file, device)
+    state = (info or {}).get("optimizer_state")
     if state is None:
         return
     for mine, theirs in zip(optimizer.param_groups, state["param_groups"], strict=False):

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.compat.topspin import bugs, saved, seeds
-from shoal.compat.topspin.figures import Board, Figures, draw_all
+from shoal.compat.topspin.figures import Board, Figures
 from shoal.compat.topspin.group import ensure_group
+from shoal.compat.topspin.hooks import Hooks, warn_of_uncalled
 from shoal.compat.topspin.logs import Logger, get_future_time, to_readable_time
 from shoal.compat.topspin.loop import EvaluatingLoop, Loop
-from shoal.compat.topspin.model import ModelWrapperBase, load_weights
+from shoal.compat.topspin.model import ModelBase, ModelWrapperBase, load_weights
 from shoal.compat.topspin.param import ParamBase
 from shoal.compat.topspin.setup import agree, load_initial, make_optimizer, set_machine
 from shoal.compat.topspin.stopping import LockWatch
@@ -34,7 +35,7 @@ _ENOUGH = 0.99
 """Of the target: data that ends after this has not ended too early."""
 
 
-class TrainerBase:
+class TrainerBase(Hooks):
     """`TrainerBase(model, PredictorClass, optimizer)`, or with a model wrapper `TrainerBase(wrapper, data_iterator, optimizer)`."""
 
     def __init__(self, model: Any, user_predictor_cls: Any = None, optimizer: Any = None):
@@ -71,6 +72,7 @@ class TrainerBase:
         self._began, self._seen_before = time.monotonic(), 0
         param.display()
         Logger.info("\n" + parameter_table(self._user_model))
+        warn_of_uncalled(self)
 
     # for users
 
@@ -110,22 +112,6 @@ class TrainerBase:
     def _model(self) -> Any:
         """In a training step the one whose gradients are exchanged, in an evaluation the plain one."""
         return self._loop.model
-
-    @property
-    def _model_seen_sample_num(self) -> int:
-        return self._loop.state.seen
-
-    @property
-    def _batch_id(self) -> int:
-        return max(0, self._loop.state.steps - 1)
-
-    @property
-    def _opt_evaluate_error(self) -> float | None:
-        return self._loop.state.best if self._param.vali_file else None
-
-    @property
-    def _loss_history(self) -> list[float]:
-        return [loss for _, loss in self._loop.state.losses]
 
     # what the loop asks and tells
 
@@ -172,15 +158,19 @@ class TrainerBase:
     def _on_step(self, figures: Mapping[str, float]) -> None:
         own = {name: value for name, value in figures.items() if name != "loss" and "/" not in name}
         self._figures.add(own)
-        if self._rank != 0 or self._board is None:
-            return
         state = self._loop.state
+        if self._rank == 0 and self._board is not None:
+            self._tell_step(figures, own)
+        if state.steps % int(self._param.draw_figure_frequency) == 0:
+            self._draw()
+
+    def _tell_step(self, figures: Mapping[str, float], own: Mapping[str, float]) -> None:
+        state = self._loop.state
+        assert self._board is not None  # noqa: S101
         self._board.add({"loss": figures["loss"], **own}, state.seen)
         self._log_step(figures["loss"])
         if len(figures) > len(own) + 1:  # every few seconds
             Logger.info(self._loop.report())
-        if state.steps % int(self._param.draw_figure_frequency) == 0:
-            self._draw()
 
     def _on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None:
         """Of a run without evaluations there are no values, and every model is kept."""
@@ -199,15 +189,16 @@ class TrainerBase:
             Logger.info(f"so far the best vali error: {state.best}")
             self._work.keep("dev.eval.pkl", self._vali_error_history)
         if is_best or not param.vali_file:
-            self._save_model(is_best=is_best)
+            self._keep_model(is_best=is_best)
         self._work.tell(best=self._opt_evaluate_error, best_model=self._best_name, seen=state.seen, steps=state.steps)
 
     def _on_end(self, outcome: Outcome) -> None:
         if self._rank == 0 and self._board is not None:
             self._lock_watch.close()
             if outcome.reason == "stopped":
-                self._save_model(is_best=False)
-            self._draw()
+                self._keep_model(is_best=False)
+        self._draw()
+        if self._board is not None:
             self._board.close()
         status = self._status(outcome)
         words = {"finished": "Training is Done.", "stopped": "Training is stopped; it can be restored."}
@@ -236,7 +227,12 @@ class TrainerBase:
         if file is None:
             Logger.warn(f"there is nothing to restore in {self._param.path_work}: training begins at the beginning")
             return
-        info = load_weights(self._user_model, file, self._device)
+        if isinstance(self._user_model, ModelBase):
+            info = self._user_model.load_model_from_folder()
+        else:
+            info = load_weights(self._user_model, file, self._device)
+        if info is None:
+            return
         if "optimizer_state" in info:
             self._optimizer.load_state_dict(info["optimizer_state"])
         state, figures = self._loop.state, dict(info.get("figure_data") or {})
@@ -249,29 +245,6 @@ class TrainerBase:
         adapt.count(self._loop.run, state.steps, total=None)
         Logger.warn(f"restored from {file}: the model goes on from {state.seen} samples, the data starts over")
 
-    def _save_model(self, *, is_best: bool) -> None:
-        param, state = self._param, self._loop.state
-        info = {
-            "batch_id": self._batch_id,
-            "model_seen_sample_num": state.seen,
-            "opt_evaluate_error": self._opt_evaluate_error or 0,
-            "last_evaluate_point": state.last_evaluated,
-            "figure_data": self._figures.with_losses(self._loss_history),
-            "optimizer_state": self._optimizer.state_dict(),
-            "model": self._user_model.state_dict(),
-        }
-        name = saved.save(param.path_model, info, keep=int(param.model_saved_num), keep_also=self._best_name)
-        if is_best and param.vali_file:
-            self._best_name = name
-
-    def _draw(self) -> None:
-        data = self._figures.with_losses(self._loss_history)
-        self._work.keep("figure.data", data)
-        try:
-            draw_all(self._param.path_work, data, self._param.draw_figure_smooth_width)
-        except Exception as error:
-            Logger.warn(f"the figures could not be drawn: {error}")
-
     def _log_step(self, loss: float) -> None:
         state, target = self._loop.state, self._loop.target_samples()
         took = time.monotonic() - self._began
@@ -283,7 +256,7 @@ class TrainerBase:
             f"to finish on {get_future_time(seconds=left, country_city=Logger.country_city)}"
         )
         Logger.info(
-            f"rank[{self._rank}/{self._world_size}]: *Epoch: {state.seen / self._param.train_sample_num:.2f}, "
+            f"{self._get_worker_info()}: *Epoch: {state.seen / self._param.train_sample_num:.2f}, "
             f"batch_id: {self._batch_id:_}, progress: {100 * state.seen / target:.2f} %, "
             f"sample_num: {state.seen:_}, loss: {loss:.4f}"
         )

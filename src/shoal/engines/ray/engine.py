@@ -17,6 +17,7 @@ import httpx
 
 from shoal.agent.link import backoff
 from shoal.core.errors import Refused, ShoalError, Unreachable
+from shoal.core.loops import describe
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
 from shoal.engines.ray.book import GONE
 from shoal.engines.ray.head import Head
@@ -140,7 +141,8 @@ class RayEngine(Engine):
                 self._problem = f"Ray: {error.message}"
                 if not self._closing.wait(next(pauses)):
                     self._try(self._head.revive_gateway)
-            except Exception:
+            except BaseException as error:
+                self._problem = f"Ray: {describe(error)}"
                 logger.exception("the Ray engine's thread")
                 self._closing.wait(_MOST_PAUSE_S)
 

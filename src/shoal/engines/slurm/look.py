@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from shoal.core.errors import ShoalError
+from shoal.core.loops import describe
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class Look:
         try:
             self._look()
             self.known, self.problem = True, None
-        except ShoalError as error:
+        except Exception as error:
             if self.problem is None:
-                logger.warning("%s", error.message)
-            self.problem = error.message
+                logger.warning("%s", describe(error), exc_info=None if isinstance(error, ShoalError) else error)
+            self.problem = describe(error)
         self._looked_at = time.monotonic()

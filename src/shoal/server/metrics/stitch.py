@@ -38,6 +38,11 @@ def kept(steps: Sequence[Ints], bounds: Sequence[int]) -> NDArray[np.bool_]:
     return mask
 
 
+def bucket_size(total: int, count: int | None) -> int:
+    """Points of each bucket when `total` points are thinned to about `count`: two of each bucket are kept."""
+    return 1 if count is None or count >= total else -(-total // max(1, (count - 2) // 2))
+
+
 def thin(values: NDArray[Any], count: int) -> Ints:
     """Indexes of at most about `count` points that keep every bucket's lowest and highest, the ends, and that there was a NaN."""
     total = len(values)
@@ -45,7 +50,7 @@ def thin(values: NDArray[Any], count: int) -> Ints:
         return np.arange(total)
     if values.dtype == object:
         return np.unique(np.linspace(0, total - 1, max(count, 2)).astype(np.int64))
-    size = -(-total // max(1, (count - 2) // 2))
+    size = bucket_size(total, count)
     whole = total - total % size
     grid = values[:whole].reshape(-1, size)
     bases = np.arange(0, whole, size)

@@ -76,3 +76,8 @@ def holds_state() -> ColumnElement[bool]:
     """Of a checkpoint: a job can go on from it, for there is more in it than logs."""
     told: ColumnElement[bool] = Checkpoint.facts["only_logs"].as_boolean()
     return told.is_not(True)
+
+
+def is_of_output() -> ColumnElement[bool]:
+    """Of a checkpoint: the script wrote it to the output directory, where it means to keep it."""
+    return Checkpoint.facts["place"].as_string().is_distinct_from("workdir")

@@ -85,6 +85,8 @@ class Node(Base):
     token_hash: Mapped[bytes] = mapped_column(unique=True)
     pid: Mapped[int | None]
     boot_id: Mapped[str | None]
+    joined_by: Mapped[bytes | None]
+    """Hash of the word only the agent that has joined knows; None for agents of older versions."""
     host: Mapped[str | None]
     address: Mapped[str | None]
     port: Mapped[int | None]

@@ -72,6 +72,26 @@ class Member(Base):
     role: Mapped[str]
 
 
+class WorkspaceInvitation(Base):
+    """A link by which one person becomes a member. Used and revoked ones stay, as a record of who let in whom."""
+
+    __tablename__ = "workspace_invitations"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    email: Mapped[str]
+    """Only an account with this address can use it; empty for anyone."""
+    role: Mapped[str]
+    code_hash: Mapped[bytes] = mapped_column(unique=True)
+    created_by: Mapped[str]
+    """E-mail address of the owner who made it."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_by: Mapped[str | None]
+    """E-mail address of who has joined by it."""
+    used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
 class Secret(Base):
     __tablename__ = "secrets"
     workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)

@@ -35,6 +35,14 @@ class PoolRow(Base):
     created_at: Mapped[datetime]
 
 
+class DrainedMachine(Base):
+    """A machine outside `pool_machines` on which nothing new starts: the server's own."""
+
+    __tablename__ = "drained_machines"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    since: Mapped[datetime]
+
+
 class PoolJoin(Base):
     """A token of which only the hash is kept. It takes in one machine, whose steps it then opens until it expires."""
 

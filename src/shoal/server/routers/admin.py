@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from shoal.core.admin import AccountChange, AccountCreate, AccountView, LimitsChange, LimitsView, PasswordReset
+from shoal.core.people import WorkspaceInvitationView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
-from shoal.server.services import admin
+from shoal.server.services import admin, workspace_invitations
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -34,6 +35,18 @@ def change_account(ctx: Ctx, principal: Admin, user: str, request: AccountChange
 def reset_password(ctx: Ctx, _: Admin, user: str, request: PasswordReset) -> AccountView:
     """Set a new password for someone, ending all their sessions."""
     return admin.reset_password(ctx, user, request)
+
+
+@router.get("/invitations")
+def list_invitations(ctx: Ctx, _: Admin) -> list[WorkspaceInvitationView]:
+    """Open invitations to all workspaces, newest first."""
+    return workspace_invitations.list_all_open(ctx)
+
+
+@router.delete("/invitations/{invite}", status_code=204)
+def revoke_invitation(ctx: Ctx, _: Admin, invite: str) -> None:
+    """Revoke an open invitation to any workspace by id, or all open ones for an e-mail address."""
+    workspace_invitations.revoke_any(ctx, invite)
 
 
 @router.get("/limits")

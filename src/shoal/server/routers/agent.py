@@ -1,4 +1,7 @@
-"""What agents call. Their token opens these routes and no others, for one node of one attempt."""
+"""What agents call. Their token opens these routes and no others, for one node of one attempt.
+
+It ends with the node: from then on only what is left of its own reports is taken.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from shoal.core.attach import AttachFetch, AttachOrder
 from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.metrics import MediaCommit, MediaCommitted
+from shoal.core.schema import MOST_INT
 from shoal.core.snapshots import SnapshotCommit, SnapshotCommitted
 from shoal.core.stacks import StacksReport
 from shoal.server.context import Ctx
 from shoal.server.lane import received
-from shoal.server.policy import Agent
+from shoal.server.policy import Agent, AnyAgent, DeliveringAgent
 from shoal.server.services import agents, attaches, bugs, checkpoints, media, snapshots, stacks, streams
 
 router = APIRouter(prefix="/agent", tags=["agent"])
@@ -24,13 +28,13 @@ Stream = Literal["log", "system", "metric"]
 
 
 @router.post("/join")
-def join(ctx: Ctx, who: Agent, request: JoinRequest) -> JoinReply:
+def join(ctx: Ctx, who: DeliveringAgent, request: JoinRequest) -> JoinReply:
     """Enter the gang; `ready` once all its nodes have."""
     return agents.join(ctx, who, request)
 
 
 @router.post("/beat")
-def beat(ctx: Ctx, who: Agent, request: BeatRequest) -> BeatReply:
+def beat(ctx: Ctx, who: AnyAgent, request: BeatRequest) -> BeatReply:
     """Still here: state and progress; the reply carries commands."""
     return agents.beat(ctx, who, request)
 
@@ -38,10 +42,10 @@ def beat(ctx: Ctx, who: Agent, request: BeatRequest) -> BeatReply:
 @router.post("/segments/{stream}")
 async def segment(
     ctx: Ctx,
-    who: Agent,
+    who: DeliveringAgent,
     stream: Stream,
-    seq_first: Annotated[int, Query(ge=0)],
-    count: Annotated[int, Query(ge=1)],
+    seq_first: Annotated[int, Query(ge=0, le=MOST_INT)],
+    count: Annotated[int, Query(ge=1, le=MOST_INT)],
     request: Request,
 ) -> SegmentReply:
     """A run of records of one stream, stored exactly once."""
@@ -62,32 +66,32 @@ def chunk(ctx: Ctx, who: Agent, hash: str) -> Response:
 
 
 @router.post("/chunks")
-async def put_chunks(ctx: Ctx, who: Agent, request: Request) -> dict[str, int]:
+async def put_chunks(ctx: Ctx, who: DeliveringAgent, request: Request) -> dict[str, int]:
     """Upload chunks of a checkpoint or of media."""
     body = await received(request)
     return {"stored": await run_in_threadpool(checkpoints.put_chunks, ctx, who, body)}
 
 
 @router.post("/checkpoints")
-def capture(ctx: Ctx, who: Agent, request: CheckpointCommit) -> CheckpointCommitted:
+def capture(ctx: Ctx, who: DeliveringAgent, request: CheckpointCommit) -> CheckpointCommitted:
     """Commit a complete checkpoint; `missing` lists chunks to upload first."""
     return checkpoints.capture(ctx, who, request)
 
 
 @router.post("/media")
-def commit_media(ctx: Ctx, who: Agent, request: MediaCommit) -> MediaCommitted:
+def commit_media(ctx: Ctx, who: DeliveringAgent, request: MediaCommit) -> MediaCommitted:
     """Commit a picture, figure or table the job has logged; `missing` lists chunks to upload first."""
     return media.commit(ctx, who, request)
 
 
 @router.post("/bugs")
-def commit_bug(ctx: Ctx, who: Agent, request: BugCommit) -> BugCommitted:
+def commit_bug(ctx: Ctx, who: DeliveringAgent, request: BugCommit) -> BugCommitted:
     """Tell of a step that failed, and commit its capsule; `missing` lists chunks to upload first."""
     return bugs.commit(ctx, who, request)
 
 
 @router.post("/snapshots")
-def capture_snapshot(ctx: Ctx, who: Agent, request: SnapshotCommit) -> SnapshotCommitted:
+def capture_snapshot(ctx: Ctx, who: DeliveringAgent, request: SnapshotCommit) -> SnapshotCommitted:
     """Commit what was on a lease's volume; `missing` lists chunks to upload first."""
     return snapshots.capture(ctx, who, request)
 

@@ -7,11 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from shoal.core.errors import AuthError
-from shoal.core.people import OpenSession, PasswordChange, ProfileChange, SessionView, SignIn, SignUp, UserView
+from shoal.core.people import (
+    InvitationCode,
+    OpenSession,
+    PasswordChange,
+    ProfileChange,
+    SessionView,
+    SignIn,
+    SignUp,
+    UserView,
+    WorkspaceView,
+)
 from shoal.server.callers import Address, Program
 from shoal.server.context import Ctx
 from shoal.server.policy import Anyone, Keyholder, Principal, Reader, identify
-from shoal.server.services import people, sessions
+from shoal.server.services import people, sessions, workspace_invitations
 
 router = APIRouter(prefix="/auth", tags=["auth"])
 
@@ -30,7 +40,8 @@ Caller = Annotated[Principal | None, Depends(_caller)]
 
 @router.post("/sign-up", status_code=201, dependencies=[Anyone])
 def sign_up(ctx: Ctx, caller: Caller, address: Address, program: Program, request: SignUp) -> SessionView:
-    """Make an account. A shared server's first is its admin's; later ones need an admin, unless sign-up is open."""
+    """Make an account. A shared server's first is its admin's; later ones need an admin or an invitation, unless
+    sign-up is open."""
     return people.sign_up(ctx, request, caller=caller, address=address, program=program)
 
 
@@ -38,6 +49,12 @@ def sign_up(ctx: Ctx, caller: Caller, address: Address, program: Program, reques
 def sign_in(ctx: Ctx, address: Address, program: Program, request: SignIn) -> SessionView:
     """Start a session of 30 days. After five failures within a minute, wait."""
     return people.sign_in(ctx, request, address=address, program=program)
+
+
+@router.post("/invitation")
+def join_workspace(ctx: Ctx, principal: Keyholder, address: Address, request: InvitationCode) -> WorkspaceView:
+    """Join a workspace by an invitation, with the account you have. After five failures within a minute, wait."""
+    return workspace_invitations.join(ctx, principal, request.code, address=address)
 
 
 @router.post("/sign-out", status_code=204)

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from shoal.core.attach import AttachAsk, AttachView, JupyterAsk, JupyterView
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
+from shoal.core.schema import LEAST_INT, MOST_INT
 from shoal.core.stacks import StacksAsked, StacksView
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
@@ -20,6 +21,7 @@ from shoal.server.web import share
 
 router = APIRouter(prefix="/workspaces/{workspace}/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Stored = Annotated[int, Query(ge=LEAST_INT, le=MOST_INT)]
 
 
 @router.post("", status_code=201)
@@ -109,11 +111,11 @@ def logs(
     ctx: Ctx,
     access: Viewer,
     job: str,
-    after: int = 0,
-    node: int | None = None,
-    rank: int | None = None,
+    after: Stored = 0,
+    node: Stored | None = None,
+    rank: Stored | None = None,
     since: float | None = None,
-    attempt: int | None = None,
+    attempt: Stored | None = None,
 ) -> LogPage:
     """A page of log lines; give `cursor` back as `after` for the next."""
     return streams.read_logs(ctx, access, job, after=after, node=node, rank=rank, since=since, attempt=attempt)
@@ -124,9 +126,9 @@ async def follow(
     ctx: Ctx,
     access: Viewer,
     job: str,
-    after: int = 0,
-    node: int | None = None,
-    rank: int | None = None,
+    after: Stored = 0,
+    node: Stored | None = None,
+    rank: Stored | None = None,
     since: float | None = None,
 ) -> StreamingResponse:
     """Server-sent events: `log`, `job` on every change, `end` when the job is over and all lines were sent."""

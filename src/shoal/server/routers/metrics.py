@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.metrics import Axis, MediaView, MetricName, MetricsView
+from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
 from shoal.server.services import media, metric_reads
@@ -23,8 +24,10 @@ def metrics(
     name: Annotated[list[str], Query(max_length=1000)] = [],  # noqa: B006
     points: Annotated[int | None, Query(ge=4, le=10_000_000)] = None,
     axis: Axis = "step",
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=MOST_INT)] = 0,
     ghosts: bool = False,
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    buckets: bool = False,
 ) -> MetricsView:
     """Points of all metrics, or of those named, as one history over all attempts.
 
@@ -32,9 +35,15 @@ def metrics(
     x is: the step, unix seconds, or seconds since the job's first point. With `after`, only what came after that cursor.
     What a newer attempt has taken the place of comes as `ghosts`, if asked for. NaN and infinities are the strings "nan",
     "inf" and "-inf".
+
+    `smoothing` adds an exponential moving average, computed from all points before thinning: the smoothed value at a step is
+    the mean of the values up to it, each weighted by smoothing ** (distance in steps / unit). The unit is 1/200 of the steps
+    from first to last, or the mean distance of two points where there are fewer. `buckets` adds first x, last x, count, min,
+    mean, max and last of each stretch.
     """
     body = metric_reads.read(
-        ctx, access, job, names=name, points=points, axis=axis, after=after, ghosts=ghosts
+        ctx, access, job, names=name, points=points, axis=axis, after=after, ghosts=ghosts, smoothing=smoothing,
+        buckets=buckets,
     )  # fmt: skip
     return Response(body, media_type="application/json")  # type: ignore[return-value]
 

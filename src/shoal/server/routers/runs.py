@@ -12,6 +12,7 @@ from shoal.core.bugs import BugCommit, BugCommitted
 from shoal.core.checkpoints import CheckpointCommit, CheckpointCommitted
 from shoal.core.jobs import JobSummary
 from shoal.core.metrics import MediaCommit, MediaCommitted, RunImport, RunImported, RunState
+from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Worker
 from shoal.server.services import runs
@@ -33,8 +34,8 @@ async def segment(
     job: str,
     stream: Literal["log", "metric"],
     part: Annotated[str, Query(min_length=1, max_length=200)],
-    seq_first: Annotated[int, Query(ge=0)],
-    count: Annotated[int, Query(ge=1)],
+    seq_first: Annotated[int, Query(ge=0, le=MOST_INT)],
+    count: Annotated[int, Query(ge=1, le=MOST_INT)],
     request: Request,
 ) -> SegmentReply:
     """Lines of one file (zstd of JSON lines), each stored once by its number. `part` is the rank for metrics, else the file."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from shoal.core.checkpoints import CheckpointView
+from shoal.core.schema import MOST_INT
 from shoal.core.swarm import SwarmSpec
 from shoal.core.swarm_views import (
     InvitationCreate,
@@ -54,7 +55,7 @@ def peers(ctx: Ctx, access: Viewer, swarm: str) -> list[PeerView]:
 
 @router.get("/{swarm}/rounds")
 def rounds(
-    ctx: Ctx, access: Viewer, swarm: str, after: Annotated[int, Query(ge=-1)] = -1, limit: Rounds = 1000
+    ctx: Ctx, access: Viewer, swarm: str, after: Annotated[int, Query(ge=-1, le=MOST_INT)] = -1, limit: Rounds = 1000
 ) -> list[RoundView]:
     """How each round went; `after` is the number of the last one of the page before."""
     return swarms.rounds(ctx, access, swarm, after=after, limit=limit)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from shoal.core.schema import MOST_INT
 from shoal.core.sweeps import SweepSpec, SweepSummary, SweepView, TrialOrder, TrialView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
@@ -41,7 +42,7 @@ def trials(
     sweep: str,
     order: TrialOrder = "number",
     limit: Trials = 1000,
-    after: Annotated[int | None, Query(ge=0)] = None,
+    after: Annotated[int | None, Query(ge=0, le=MOST_INT)] = None,
 ) -> list[TrialView]:
     """Its trials, by number or best result first; `after` is the number of the last one of the page before."""
     return sweeps.trials(ctx, access, sweep, order=order, limit=limit, after=after)

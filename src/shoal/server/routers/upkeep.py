@@ -12,10 +12,11 @@ from shoal.server.policy import Admin
 from shoal.server.services import upkeep
 
 router = APIRouter(prefix="/store", tags=["upkeep"])
+Grace = Annotated[float, Query(ge=0, le=100 * 365 * 86_400)]
 
 
 @router.post("/gc")
-def gc(ctx: Ctx, _: Admin, grace_s: Annotated[float, Query(ge=0)] = 86_400.0, dry_run: bool = False) -> GcView:
+def gc(ctx: Ctx, _: Admin, grace_s: Grace = 86_400.0, dry_run: bool = False) -> GcView:
     """Remove what nothing refers to and is older than the grace."""
     return upkeep.gc(ctx, grace_s=grace_s, dry_run=dry_run)
 

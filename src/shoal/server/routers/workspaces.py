@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from shoal.core.people import MemberSet, MemberView, WorkspaceCreate, WorkspaceRename, WorkspaceView
+from shoal.core.people import (
+    MemberSet,
+    MemberView,
+    WorkspaceCreate,
+    WorkspaceInvitationCreated,
+    WorkspaceInvitationView,
+    WorkspaceInvite,
+    WorkspaceRename,
+    WorkspaceView,
+)
 from shoal.server.context import Ctx
 from shoal.server.policy import AnyMember, Keyholder, Owner, Reader, Viewer
-from shoal.server.services import workspaces
+from shoal.server.services import workspace_invitations, workspaces
 
 router = APIRouter(prefix="/workspaces", tags=["workspaces"])
 
@@ -52,3 +61,21 @@ def set_member(ctx: Ctx, access: Owner, request: MemberSet) -> MemberView:
 def remove_member(ctx: Ctx, access: AnyMember, member: str) -> None:
     """Remove a member by e-mail or user id (owners), or leave (anyone)."""
     workspaces.remove_member(ctx, access, member)
+
+
+@router.get("/{workspace}/invitations")
+def list_invitations(ctx: Ctx, access: Owner) -> list[WorkspaceInvitationView]:
+    """Open invitations to the workspace, newest first."""
+    return workspace_invitations.list_open(ctx, access)
+
+
+@router.post("/{workspace}/invitations", status_code=201)
+def create_invitation(ctx: Ctx, access: Owner, request: WorkspaceInvite) -> WorkspaceInvitationCreated:
+    """Make a link by which one person joins, with a new account or one they have. The code is shown this once."""
+    return workspace_invitations.create(ctx, access, request)
+
+
+@router.delete("/{workspace}/invitations/{invite}", status_code=204)
+def revoke_invitation(ctx: Ctx, access: Owner, invite: str) -> None:
+    """Revoke an open invitation by id, or all open ones for an e-mail address."""
+    workspace_invitations.revoke(ctx, access, invite)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from shoal.server.scheduler.decide import decide
+from shoal.server.scheduler.kinds import ANY, Kinds
 from shoal.server.scheduler.model import Decision, Hold, QueuedJob, RunningJob, Snapshot
 from shoal.server.scheduler.order import ranked
 from shoal.server.scheduler.room import fits
@@ -61,17 +62,17 @@ class Explanation:
 
 def explain(snapshot: Snapshot, job_id: str) -> Explanation:
     job = next(j for j in snapshot.queue if j.job_id == job_id)
-    decision = decide(snapshot)
+    decision, kinds = decide(snapshot), Kinds.seen(snapshot)
     starts = any(started == job_id for started, _ in decision.starts)
     line = [j.job_id for j in ranked(snapshot)]
     ahead = [other for other in line[: line.index(job_id)] if other in decision.waiting]
-    head = decision.head
+    head = decision.head_of(kinds.allowed(job))
     return Explanation(
         hold=None if starts else decision.holds.get(job_id, Hold.TURN),
         text=decision.waiting.get(job_id, "it is about to start"),
         ahead=ahead,
-        waits_for=_in_its_way(snapshot, job, decision),
-        fits_now=fits(((m.name, len(m.free)) for m in snapshot.machines), job),
+        waits_for=_in_its_way(snapshot, job, decision, kinds),
+        fits_now=fits(((m.name, len(m.free)) for m in snapshot.machines), job, kinds),
         head=head.job_id if head else None,
         head_starts_in_s=head.starts_in_s if head else None,
         forecast=forecast(snapshot, job_id),
@@ -110,7 +111,8 @@ def likely_lengths(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
 
 
 def cheapest_change(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> Change | None:
-    """The first that works of: run anywhere, promise to be brief, be smaller, have a larger quota, be more important."""
+    """The first that works of: run on any machine, promise to be brief, be smaller, have a larger quota, be more
+    important, run on any kind of slot."""
     for change in islice(_changes(snapshot, job, decision), _MAX_TRIES):
         found = decide(changed(snapshot, job, change))
         if any(started == job.job_id for started, _ in found.starts):
@@ -131,7 +133,8 @@ def changed(snapshot: Snapshot, job: QueuedJob, change: Change) -> Snapshot:
 def _changes(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> Iterator[Change]:
     if job.exclude:
         yield Change({"exclude": frozenset()})
-    head = decision.head
+    kinds = Kinds.seen(snapshot)
+    head = decision.head_of(kinds.allowed(job))
     if head is not None and head.job_id != job.job_id and head.starts_in_s is not None and job.expected_s is not None:
         limit = float(int(head.starts_in_s - snapshot.policy.grace_s))
         if job.expected_s <= limit and (job.limit_s is None or job.limit_s > limit):
@@ -145,12 +148,22 @@ def _changes(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> Iterator
     priorities = [p + 1 for p in sorted(others) if job.priority <= p < MAX_PRIORITY]
     for priority in priorities:
         yield Change({"priority": priority})
+    any_device: dict[str, Any] = {"device": ANY} if _has_other_kinds(snapshot, job, kinds) else {}
+    if any_device:
+        yield Change(any_device)
     # No single one will do: several at once.
     most = max(quotas, default=None)
     top = {"priority": priorities[-1]} if priorities else {}
     anywhere: dict[str, Any] = {"exclude": frozenset()} if job.exclude else {}
     for size in [{}, *sizes, {"min_nodes": 1, "accels": 1}]:
         yield Change(size | top | anywhere, most)
+    if any_device:
+        yield Change({"min_nodes": 1, "accels": 1} | top | anywhere | any_device, most)
+
+
+def _has_other_kinds(snapshot: Snapshot, job: QueuedJob, kinds: Kinds) -> bool:
+    """Whether machines that are up have slots of a kind the job may not use."""
+    return any(m.slots and m.kind not in kinds.allowed(job) for m in snapshot.machines)
 
 
 def _larger_quotas(snapshot: Snapshot, job: QueuedJob) -> list[int]:
@@ -174,11 +187,12 @@ def _smaller(number: int) -> list[int]:
     return sizes
 
 
-def _in_its_way(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> list[str]:
+def _in_its_way(snapshot: Snapshot, job: QueuedJob, decision: Decision, kinds: Kinds) -> list[str]:
     """Running jobs on the machines kept for it, or else on all it could use; the first to end first."""
-    head = decision.head
+    head = decision.head_of(kinds.allowed(job))
+    usable = {m.name for m in snapshot.machines if kinds.may_use(job, m.name)}
     mine = head is not None and head.job_id == job.job_id and head.nodes
-    machines = set(head.nodes) if head is not None and mine else {m.name for m in snapshot.machines} - job.exclude
+    machines = set(head.nodes) if head is not None and mine else usable
 
     def end(running: RunningJob) -> tuple[float, float, str]:
         unknown = running.ends_in_s is None
@@ -188,7 +202,10 @@ def _in_its_way(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> list[
 
 
 def _by_work_ahead(snapshot: Snapshot, line: list[QueuedJob], lengths: dict[str, float]) -> float:
-    """Where the queue is too long to be played: all the work before it, shared by all slots."""
-    slots = max(1, sum(m.slots for m in snapshot.machines))
-    ahead = sum(j.min_slots * lengths[j.job_id] for j in line[:-1])
-    return (ahead + sum(r.total * lengths[r.job_id] for r in snapshot.running)) / slots
+    """Where the queue is too long to be played: all the work before it on slots of its kinds, shared by all of these."""
+    kinds = Kinds.seen(snapshot)
+    mine = kinds.allowed(line[-1])
+    usable = {m.name: m.slots for m in snapshot.machines if m.kind in mine}
+    ahead = sum(j.min_slots * lengths[j.job_id] for j in line[:-1] if not mine.isdisjoint(kinds.allowed(j)))
+    held = sum(n * lengths[r.job_id] for r in snapshot.running for m, n in r.slots.items() if m in usable)
+    return (ahead + held) / max(1, sum(usable.values()))

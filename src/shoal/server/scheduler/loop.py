@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +16,11 @@ from urllib.parse import urlsplit
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.agent.wire import JOIN_REFUSED
 from shoal.core.agents import Launch
 from shoal.core.errors import Refused, ShoalError
 from shoal.core.ids import new_id
+from shoal.core.loops import Loop, run_all
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout
 from shoal.core.states import AttemptState, JobState, NodeState
@@ -31,6 +34,7 @@ from shoal.server.scheduler.memory import ran_s
 from shoal.server.scheduler.tend import Tending
 from shoal.server.services import attempts, budgets, ledger, preflights
 from shoal.server.services.agents import read_token
+from shoal.server.services.disk_use import DiskWatch
 from shoal.server.services.jobs import request_preempt, request_stop
 from shoal.server.services.keys import flush_touched
 
@@ -54,32 +58,30 @@ class OpenNode:
 class Scheduler:
     def __init__(self, ctx: Context, url: str):
         self.ctx, self.url = ctx, url
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._loop = Loop(
+            "scheduler", self._step, wait=ctx.live.scheduler.wait, is_closing=lambda: ctx.live.closing, every_s=_TICK_S
+        )
         self._kept_house_at = time.monotonic()
         self._gone_since: dict[tuple[str, int], float] = {}
         self._renewed_at = float("-inf")
-        self._tending = Tending(ctx)
+        self._tending, self._disk = Tending(ctx), DiskWatch(ctx)
 
     def start(self) -> None:
-        self._thread.start()
+        self.ctx.loops.start(self._loop)
 
     def stop(self) -> None:
         """After `live.close()`: let the present pass end."""
-        self._thread.join()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self.ctx.live.closing:
-            self.ctx.live.scheduler.clear()
-            try:
-                self.pass_once()
-            except ShoalError as error:
-                logger.warning("scheduler: %s", error)
-            except Exception:
-                logger.exception("scheduler pass failed")
+    def _step(self) -> None:
+        self.ctx.live.scheduler.clear()
+        try:
+            self.pass_once()
+        finally:
             self._housekeep()
-            self.ctx.live.scheduler.wait(_TICK_S)
 
     def _housekeep(self) -> None:
+        self._disk.look()
         preflights.see_off(self.ctx)
         if time.monotonic() - self._kept_house_at > _HOUSEKEEPING_S or self.ctx.live.closing:
             self._kept_house_at = time.monotonic()
@@ -92,32 +94,30 @@ class Scheduler:
             nodes, limits = _open_nodes(session), _over_time(session)
             spent, sweeps = budgets.used_up(session, self.ctx)
             seen = self.ctx.queue.look(session, machines, self.ctx.settings)
-        self._renew(nodes)
-        for job_id, text in limits + spent:
-            self._hit_limit(job_id, text)
-        for sweep_id, text in sweeps:
-            self._end_sweep(sweep_id, text)
-        self._watch(nodes, {m.name for m in machines if m.state == "lost"})
-        self._tending.watch(nodes)
-        self._act(decide(seen))
+        # Each does its part though another fails: a write that is refused must not keep silent nodes from being noticed.
+        stages: list[Callable[[], object]] = [partial(self._renew, nodes)]
+        stages += [partial(self._hit_limit, job_id, text) for job_id, text in limits + spent]
+        stages += [partial(self._end_sweep, sweep_id, text) for sweep_id, text in sweeps]
+        stages.append(partial(self._watch, nodes, {m.name for m in machines if m.state == "lost"}))
+        stages.append(partial(self._tending.watch, nodes))
+        stages.append(lambda: self._act(decide(seen)))
+        run_all(stages)
 
     def _renew(self, nodes: list[OpenNode]) -> None:
         """What nodes have used lasts from now on, should this be the server's last moment."""
         if nodes and time.monotonic() - self._renewed_at >= _TICK_S:
             self._renewed_at = time.monotonic()
             try:
-                self.ctx.db.write(lambda session: ledger.renew(session, self.ctx.meter))
+                self.ctx.db.write(lambda session: ledger.renew(session, self.ctx.meter), essential=True)
             except ShoalError as error:  # a full disk must not keep us from watching
                 logger.warning("what nodes have used could not be written: %s", error)
 
     def _act(self, decision: Decision) -> None:
         self.ctx.live.waiting = decision.waiting
-        self.ctx.queue.promised = decision.head.job_id if decision.head else None
-        for job_id, gang in decision.starts:
-            self._start(job_id, gang)
-        for job_id, for_id in decision.preempts.items():
-            self._preempt(job_id, for_id)
-        self._tending.grow(decision.grows)
+        self.ctx.queue.promised = tuple(kept.job_id for kept in decision.reserved)
+        stages: list[Callable[[], object]] = [partial(self._start, job_id, gang) for job_id, gang in decision.starts]
+        stages += [partial(self._preempt, job_id, for_id) for job_id, for_id in decision.preempts.items()]
+        run_all([*stages, partial(self._tending.grow, decision.grows)])
 
     def _preempt(self, job_id: str, for_id: str) -> None:
         def work(session: Session) -> bool:
@@ -127,7 +127,7 @@ class Scheduler:
             what = f"job '{other.name}'" if other.workspace_id == job.workspace_id else "a job of another workspace"
             return request_preempt(session, job, f"made way for {what} with priority {other.priority}")
 
-        if self.ctx.db.write(work):
+        if self.ctx.db.write(work, essential=True):
             self.ctx.live.job_changed(job_id)
 
     def _start(self, job_id: str, gang: list[Placement]) -> None:
@@ -164,7 +164,7 @@ class Scheduler:
         elsewhere = next((machines[node.machine].url for node in gang if machines[node.machine].url), None)
         return Gang(
             attempt_id=attempt.id,
-            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned),
+            exclude=(*job.spec["exclude"], *self.ctx.queue.shunned, *sorted(self.ctx.queue.avoided(job.id))),
             nodes=[
                 self._launch(
                     attempt,
@@ -189,7 +189,8 @@ class Scheduler:
             node=index,
             url=machine.url or self.url,
             server_file=None if away else str(layout.server_file),
-            hide=[str(layout.server_dir)] if away else [],
+            instance=self.ctx.instance or None,
+            hide=[str(path) for path in dict.fromkeys([*layout.private_paths(), *there.private_paths()])],
             store_path=None if away or self.ctx.settings.store else str(layout.store_dir),
             work_dir=str(there.nodes_dir / f"{attempt.id}.{index}"),
             cache_dir=str(there.cache_dir),
@@ -204,35 +205,38 @@ class Scheduler:
     def _watch(self, nodes: list[OpenNode], lost: set[str]) -> None:
         """Decide on nodes that no longer speak: a dead agent at once, a silent one when its lease is over."""
         left: set[str] = set()
-        for node in nodes:
-            key = (node.attempt_id, node.index)
-            if node.state.is_terminal or node.attempt_id in left:
-                continue
-            state = self.ctx.engine.status(*key)
-            if state is AgentState.WAITING and not node.over:
-                self.ctx.live.beat(*key)  # the engine's own queue is as long as it is
-                continue
-            if state is AgentState.WAITING:
-                left.add(node.attempt_id)
-                self.ctx.engine.cancel(node.attempt_id)
-                gang = [n.index for n in nodes if n.attempt_id == node.attempt_id]
-                self._lose(node.attempt_id, gang, "taken out of the engine's queue", told=True)
-                continue
-            lease = self.ctx.settings.start_timeout_s if node.state is NodeState.PENDING else self.ctx.settings.lease_s
-            silent = self.ctx.live.silence_s(*key)
-            if state is AgentState.ALIVE and silent <= lease:
-                self._gone_since.pop(key, None)
-            elif state is AgentState.ALIVE:
-                self.ctx.queue.shun(node.machine)
-                self.ctx.engine.cancel(node.attempt_id)
-                self._lose(node.attempt_id, [node.index], f"no word from its agent for {lease:.0f} s")
-            elif state is AgentState.UNKNOWN:
-                self._lose(node.attempt_id, [node.index], "its agent was never started")
-            elif node.machine in lost:
-                self.ctx.engine.salvage(*key)  # whenever the machine is back
-                self._lose(node.attempt_id, [node.index], f"its machine '{node.machine}' was lost")
-            else:
-                self._bury(node, lease, silent)
+        run_all(partial(self._watch_one, node, nodes, lost, left) for node in nodes if not node.state.is_terminal)
+
+    def _watch_one(self, node: OpenNode, nodes: list[OpenNode], lost: set[str], left: set[str]) -> None:
+        """`left`: attempts that were taken out of an engine's queue in this pass."""
+        key = (node.attempt_id, node.index)
+        if node.attempt_id in left:
+            return
+        state = self.ctx.engine.status(*key)
+        if state is AgentState.WAITING and not node.over:
+            self.ctx.live.beat(*key)  # the engine's own queue is as long as it is
+            return
+        if state is AgentState.WAITING:
+            left.add(node.attempt_id)
+            self.ctx.engine.cancel(node.attempt_id)
+            gang = [n.index for n in nodes if n.attempt_id == node.attempt_id]
+            self._lose(node.attempt_id, gang, "taken out of the engine's queue", told=True)
+            return
+        lease = self.ctx.settings.start_timeout_s if node.state is NodeState.PENDING else self.ctx.settings.lease_s
+        silent = self.ctx.live.silence_s(*key)
+        if state is AgentState.ALIVE and silent <= lease:
+            self._gone_since.pop(key, None)
+        elif state is AgentState.ALIVE:
+            self.ctx.queue.shun(node.machine)
+            self.ctx.engine.cancel(node.attempt_id)
+            self._lose(node.attempt_id, [node.index], f"no word from its agent for {lease:.0f} s")
+        elif state is AgentState.UNKNOWN:
+            self._lose(node.attempt_id, [node.index], "its agent was never started")
+        elif node.machine in lost:
+            self.ctx.engine.salvage(*key)  # whenever the machine is back
+            self._lose(node.attempt_id, [node.index], f"its machine '{node.machine}' was lost")
+        else:
+            self._bury(node, lease, silent)
 
     def _bury(self, node: OpenNode, lease: float, silent: float) -> None:
         """Its agent died. A salvager ends what it left and reports for it; if nobody speaks, the node is lost."""
@@ -240,7 +244,8 @@ class Scheduler:
         since = self._gone_since.setdefault(key, time.monotonic())
         self.ctx.engine.salvage(*key)
         if max(time.monotonic() - since, silent) > lease:
-            self._lose(node.attempt_id, [node.index], "its agent died")
+            word = self.ctx.engine.last_word(*key) or ""
+            self._lose(node.attempt_id, [node.index], word if word.startswith(JOIN_REFUSED) else "its agent died")
             self._gone_since.pop(key, None)
 
     def _lose(self, attempt_id: str, indexes: range | list[int], reason: str, *, told: bool = False) -> None:
@@ -262,14 +267,16 @@ class Scheduler:
                     ledger.end_node(session, self.ctx.meter, attempt_id, index, lease_s=None)
             return attempt.job_id
 
-        self.ctx.live.job_changed(self.ctx.db.write(work), schedule=True)
+        self.ctx.live.job_changed(self.ctx.db.write(work, essential=True), schedule=True)
 
     def _end_sweep(self, sweep_id: str, text: str) -> None:
-        self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text))
+        self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text), essential=True)
         self.ctx.live.sweep_changed(sweep_id)
 
     def _hit_limit(self, job_id: str, text: str) -> None:
-        self.ctx.db.write(lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED))
+        self.ctx.db.write(
+            lambda session: request_stop(session, session.get_one(Job, job_id), text, JobState.FAILED), essential=True
+        )
         self.ctx.live.job_changed(job_id)
 
 

@@ -22,7 +22,8 @@ from shoal.server.db import in_parts
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
-from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
+from shoal.server.scheduler.avoid import Ended, avoided
+from shoal.server.scheduler.model import Avoided, MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
 from shoal.server.scheduler.share import aged, used_between
 from shoal.server.scheduler.simulate import left_s
 
@@ -42,8 +43,8 @@ class QueueMemory:
     """Job id → what it was read at (priority and attempts), and what was read."""
     _batches: dict[tuple[str, str], float] = field(default_factory=dict)
     _history: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
-    promised: str | None = None
-    """The head of the queue at the last pass."""
+    promised: tuple[str, ...] = ()
+    """The jobs that starts were kept for at the last pass."""
     _used: dict[str, float] = field(default_factory=dict)
     """Workspace → slot-seconds, faded."""
     _used_at: float = 0.0
@@ -63,13 +64,22 @@ class QueueMemory:
         """An agent there has joined its gang."""
         self._shunned.pop(machine, None)
 
-    def _trusted(self, machines: Iterable[Machine]) -> list[Machine]:
-        """Those that are up, without the shunned where there are others."""
+    def _trusted(self, machines: Iterable[Machine]) -> tuple[list[Machine], list[tuple[Machine, str]]]:
+        """Machines that are up, without the shunned where there are others; and the rest of them, each with its state."""
         found, now = list(machines), time.monotonic()
         for lost in [m for m in found if m.state != "up"]:
             self.trust(lost.name)  # its engine has noticed: what it says next is believed
         up = [m for m in found if m.state == "up"]
-        return [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
+        trusted = [m for m in up if self._shunned.get(m.name, (0.0, 0.0))[0] < now] or up
+        names = {m.name for m in trusted}
+        away = [(m, "not answering" if m.state == "up" else m.state) for m in found if m.name not in names]
+        return trusted, away
+
+    def avoided(self, job_id: str) -> frozenset[str]:
+        """Machines that an attempt of this job had better not run on, as last read for the queue."""
+        with self._lock:
+            known = self._known.get(job_id)
+        return known[1].avoided.machines if known and known[1].avoided else frozenset()
 
     def forget(self, job_id: str) -> None:
         """It was changed while it waited."""
@@ -82,9 +92,11 @@ class QueueMemory:
             now = utcnow().timestamp()
             running = self._running(session, now, policy)
             self._account(session, now, policy)
+            trusted, away = self._trusted(machines)
             return Snapshot(
                 now=now,
-                machines=_machines(session, self._trusted(machines)),
+                machines=_machines(session, trusted),
+                away=[MachineState(name=m.name, slots=m.slots, kind=m.kind, state=state) for m, state in away],
                 queue=self._queue(session, now),
                 running=running,
                 shares=self._shares(session),
@@ -133,6 +145,8 @@ class QueueMemory:
             expected_s=None if expected is None else max(1.0, expected - ran),
             exclude=frozenset(spec.get("exclude", ())),
             prefer=frozenset(spec.get("prefer", ())),
+            avoided=_avoided(session, row.id) if row.attempts else None,
+            device=spec.get("device", "auto"),
         )
 
     def _expected(self, session: Session, workspace: str, spec: dict[str, Any], now: float) -> float | None:
@@ -195,6 +209,18 @@ class QueueMemory:
         return shares
 
 
+def _avoided(session: Session, job_id: str) -> Avoided | None:
+    failed = (
+        select(Attempt.number, Node.machine, Node.slots, Node.reason, Node.ended_at)
+        .join(Attempt, Attempt.id == Node.attempt_id)
+        .where(Attempt.job_id == job_id, Node.blamed.is_(True), Node.reason.is_not(None), Node.ended_at.is_not(None))
+    )
+    rows = session.execute(failed).all()
+    return avoided(
+        Ended(n, machine, slots, reason or "", at.timestamp()) for n, machine, slots, reason, at in rows if at
+    )
+
+
 def policy_of(settings: ServerSettings) -> Policy:
     return Policy(
         half_life_s=settings.queue_half_life_h * 3600,
@@ -230,7 +256,9 @@ def _machines(session: Session, machines: Iterable[Machine]) -> list[MachineStat
     used: dict[str, set[int]] = {}
     for _, machine, slots in session.execute(_HELD):
         used.setdefault(machine, set()).update(slots)
-    return [MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ()))) for m in machines]
+    return [
+        MachineState(name=m.name, slots=m.slots, used=frozenset(used.get(m.name, ())), kind=m.kind) for m in machines
+    ]
 
 
 def _has_run(row: Row[Any], now: float) -> float:

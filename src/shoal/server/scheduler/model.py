@@ -34,10 +34,28 @@ class MachineState:
     name: str
     slots: int
     used: frozenset[int] = frozenset()
+    kind: str = "cpu"
+    """cpu, cuda, rocm or xpu."""
+    state: str = "up"
+    """In words for people, where nothing can start on it."""
 
     @property
     def free(self) -> list[int]:
         return [s for s in range(self.slots) if s not in self.used]
+
+
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """Places where attempts of a job met faults of the machine, its devices or its network."""
+
+    slots: frozenset[tuple[str, int]]
+    """(machine, slot)."""
+    until: float
+    """From this moment on they are used again if there is nothing else."""
+
+    @property
+    def machines(self) -> frozenset[str]:
+        return frozenset(machine for machine, _ in self.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +76,9 @@ class QueuedJob:
     """How long it is likely to run; None if nothing is known."""
     exclude: frozenset[str] = frozenset()
     prefer: frozenset[str] = frozenset()
+    avoided: Avoided | None = None
+    device: str = "auto"
+    """Kind of slots it asks for; see `kinds`."""
 
     @property
     def min_slots(self) -> int:
@@ -110,8 +131,10 @@ class Snapshot:
     shares: Mapping[str, Share] = field(default_factory=dict)
     """By workspace; one that is not listed has a weight of 1 and no quota."""
     policy: Policy = field(default_factory=Policy)
-    promised: str | None = None
-    """The job that was the head before: no other of its priority goes first, however shares have changed since."""
+    promised: tuple[str, ...] = ()
+    """The jobs that starts were kept for before: no other of their priority goes first, however shares have changed since."""
+    away: Sequence[MachineState] = ()
+    """Machines of the pool on which nothing can start now: lost, draining, or not answering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +154,15 @@ class Hold(StrEnum):
     """Its workspace's quota is used up, or an earlier job of the workspace waits for that."""
     MACHINES = "machines"
     """Not even the whole pool that is up now could run it."""
+    PAUSE = "pause"
+    """The only place for it has just failed it: it is tried again there after a pause."""
     TURN = "turn"
     """Others are before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The start that is kept for the first job that has to wait."""
+    """The start that is kept for the first job that has to wait for slots of its kinds."""
 
     job_id: str
     starts_in_s: float | None
@@ -146,6 +171,8 @@ class Reservation:
     """Machine → nodes it will have there."""
     room: Mapping[str, int]
     """Machine → slots it leaves free there from then on."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of slots it may start on: nobody else waits for one of them with a reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +187,12 @@ class Decision:
     holds: dict[str, Hold] = field(default_factory=dict)
     """Of jobs that wait for more than their turn."""
     reserved: list[Reservation] = field(default_factory=list)
-    """At most one: for the head of the queue."""
+    """For the head of the queue first. Jobs behind it have one where they wait for other kinds of slots."""
 
     @property
     def head(self) -> Reservation | None:
         return self.reserved[0] if self.reserved else None
+
+    def head_of(self, kinds: frozenset[str]) -> Reservation | None:
+        """The first reservation that a job which may use these kinds must not delay."""
+        return next((found for found in self.reserved if not kinds.isdisjoint(found.kinds)), None)

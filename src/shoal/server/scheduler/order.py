@@ -1,7 +1,7 @@
 """Whose turn it is: by priority, then by what each workspace has used for its weight, then by submission.
 
-Every job ranked counts as if it had started, so workspaces take turns through the whole queue. The one a start was kept
-for stays first of its priority. A workspace with nothing running whose oldest job has waited for the policy's patience comes first, whatever the priorities.
+Every job ranked counts as if it had started, so workspaces take turns through the whole queue. Those a start was kept
+for stay first of their priority. A workspace with nothing running whose oldest job has waited for the policy's patience comes first, whatever the priorities.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ def ranked(snapshot: Snapshot) -> list[QueuedJob]:
         lanes.setdefault(job.priority, {}).setdefault(job.workspace, []).append(job)
     debts = _debts(snapshot)
     line = _lifted(snapshot)
-    promised = next((j for j in snapshot.queue if j.job_id == snapshot.promised and j not in line), None)
-    for job in [*line, promised] if promised else line:
+    promised = _promised(snapshot, line)
+    for job in [*line, *promised]:
         lane = lanes[job.priority]
         lane[job.workspace] = [other for other in lane[job.workspace] if other is not job]
         debts.charge(job)
     for priority in sorted(lanes, reverse=True):
-        if promised is not None and promised.priority == priority:
-            line.append(promised)
+        line += [job for job in promised if job.priority == priority]
         line += _merged(lanes[priority], debts)
     return line
+
+
+def _promised(snapshot: Snapshot, line: list[QueuedJob]) -> list[QueuedJob]:
+    """Jobs that starts were kept for, the first one first, but for those that are in line already."""
+    if not snapshot.promised:
+        return []
+    found = {job.job_id: job for job in snapshot.queue if job.job_id in snapshot.promised}
+    return [found[job_id] for job_id in snapshot.promised if job_id in found and found[job_id] not in line]
 
 
 class _Debts:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from shoal.server.scheduler.kinds import Kinds, zone
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, Reservation, RunningJob
-from shoal.server.scheduler.room import by_zone, choose, fits, zone
+from shoal.server.scheduler.room import choose, fits
 
 
 def reserve(
-    free: Mapping[str, int], running: Iterable[RunningJob], job: QueuedJob, ending: Mapping[str, float]
+    free: Mapping[str, int], running: Iterable[RunningJob], job: QueuedJob, ending: Mapping[str, float], kinds: Kinds
 ) -> Reservation | None:
     """The earliest moment at which the running jobs have left enough. None if even all their slots are too few.
 
     `ending` overrules when a running job is held to end: those being preempted. One of which nothing is known ends
     after all others, the longest-running first.
     """
-    counts, unknown = _Counts(free, job), float("inf")
+    counts, unknown = _Counts(free, job, kinds), float("inf")
     moment, fits = 0.0, False
     for end, _, _, leaving in sorted(_ends(running, ending), key=lambda e: e[:3]):
         if fits and (end > moment or end == unknown):
@@ -24,14 +25,19 @@ def reserve(
         moment, fits = end, counts.add(leaving)
     if not fits:
         return None
-    nodes = choose(counts.free, job, job.min_nodes) or {}
-    room = {m: n - nodes.get(m, 0) * job.accels for m, n in counts.free.items()}
-    return Reservation(job_id=job.job_id, starts_in_s=None if moment == unknown else moment, nodes=nodes, room=room)
+    nodes = choose(counts.free, job, job.min_nodes, kinds) or {}
+    return Reservation(
+        job_id=job.job_id,
+        starts_in_s=None if moment == unknown else moment,
+        nodes=nodes,
+        room={m: n - nodes.get(m, 0) * job.accels for m, n in counts.free.items()},
+        kinds=kinds.allowed(job),
+    )
 
 
-def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJob) -> list[RunningJob]:
+def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJob, kinds: Kinds) -> list[RunningJob]:
     """The running jobs of strictly lower priority to end for this one: the least important and youngest that do."""
-    counts = _Counts(free, job)
+    counts = _Counts(free, job, kinds)
     for leaving in running:
         if leaving.stopping and counts.add(leaving):
             return []  # enough is on its way already
@@ -39,7 +45,7 @@ def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJ
     for candidate in sorted(running, key=lambda r: (r.priority, -r.started, r.job_id)):
         if candidate.priority >= job.priority or candidate.keeps or candidate.stopping:
             continue
-        if not any(m in counts.free and m not in job.exclude for m in candidate.slots):
+        if not any(m in counts.free and kinds.may_use(job, m) for m in candidate.slots):
             continue
         chosen.append(candidate)
         if counts.add(candidate):
@@ -47,14 +53,14 @@ def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJ
     return []
 
 
-def could_ever(machines: Iterable[MachineState], job: QueuedJob) -> bool:
-    return fits(((m.name, m.slots) for m in machines), job)
+def could_ever(machines: Sequence[MachineState], job: QueuedJob, kinds: Kinds | None = None) -> bool:
+    """Whether these machines, all of them free, would hold the job; `kinds` are those of the whole pool."""
+    return fits(((m.name, m.slots) for m in machines), job, kinds or Kinds(machines))
 
 
-def is_brief(job: QueuedJob, reservation: Reservation, policy: Policy) -> bool:
-    """Sure to be over when the head is to start."""
-    until = reservation.starts_in_s
-    return until is not None and job.limit_s is not None and job.limit_s + policy.grace_s <= until
+def is_brief(job: QueuedJob, until: float, policy: Policy) -> bool:
+    """Sure to be over when the head is to start, in `until` seconds."""
+    return job.limit_s is not None and job.limit_s + policy.grace_s <= until
 
 
 def _ends(running: Iterable[RunningJob], ending: Mapping[str, float]) -> Iterable[tuple[float, float, str, RunningJob]]:
@@ -66,10 +72,13 @@ def _ends(running: Iterable[RunningJob], ending: Mapping[str, float]) -> Iterabl
 class _Counts:
     """Free slots as jobs leave, and how many nodes of one job they would hold."""
 
-    def __init__(self, free: Mapping[str, int], job: QueuedJob):
+    def __init__(self, free: Mapping[str, int], job: QueuedJob, kinds: Kinds):
         self.free, self._job = dict(free), job
-        found = by_zone((m, n // job.accels) for m, n in free.items() if m not in job.exclude)
-        self._nodes = {name: sum(part.values()) for name, part in found.items()}
+        self._group = {m: (zone(m), kinds.of[m]) for m in free if kinds.may_use(job, m)}
+        """Machine the job may use → what a gang does not leave."""
+        self._nodes: dict[tuple[str, str], int] = {}
+        for machine, group in self._group.items():
+            self._nodes[group] = self._nodes.get(group, 0) + free[machine] // job.accels
 
     def add(self, leaving: RunningJob, sign: int = 1) -> bool:
         """Whether the job has room now."""
@@ -79,8 +88,8 @@ class _Counts:
             if before is None:
                 continue  # a machine that takes no new jobs
             self.free[machine] = after = before + sign * count
-            if machine not in self._job.exclude:
-                self._nodes[zone(machine)] += after // accels - before // accels
+            if machine in self._group:
+                self._nodes[self._group[machine]] += after // accels - before // accels
         return max(self._nodes.values(), default=0) >= self._job.min_nodes
 
 

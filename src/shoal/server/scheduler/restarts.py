@@ -1,7 +1,8 @@
 """After a failure: start again, or give up? A pure decision on what is known.
 
 What killed the workers from outside (a signal, a lost node) is worth another try. A script that ends with an
-error by itself would do so again, unless it had got further than ever before, or the error is one of a network.
+error by itself would do so again, unless it had got further than ever before, or the error is one of the machines,
+their devices or their network (shoal.core.faults).
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.core.device_promise import ELSEWHERE
-
-_TRANSIENT = ("eaddrinuse", "address already in use", "distnetworkerror", "connection reset", "connection closed",
-              "connection refused", "ncclremoteerror", "ncclsystemerror", "broken pipe")  # fmt: skip
+from shoal.agent.wire import JOIN_REFUSED
+from shoal.core.faults import classify
 
 
 class Cause(StrEnum):
     SIGNAL = "signal"
     LOST = "lost"
+    STALLED = "stalled"
+    """It ran without getting anywhere, and was ended by the server."""
     ERROR = "error"
     """The script ended with a non-zero code by itself."""
     SETUP = "setup"
@@ -44,12 +45,13 @@ class Verdict:
 def judge(failure: Failure) -> Verdict:
     used = 0 if failure.progressed else failure.restarts_used
     if failure.cause is Cause.SETUP:
-        return Verdict(restart=False, restarts_used=used, why="the environment could not be prepared")
-    if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
-        why = "the script ended with an error; trying again would not help"
-        if ELSEWHERE in failure.reason:
-            why = "its machine could not give it the device it was placed on"
+        is_refusal = failure.reason.startswith(JOIN_REFUSED)
+        why = "trying again would not help" if is_refusal else "the environment could not be prepared"
         return Verdict(restart=False, restarts_used=used, why=why)
+    if failure.cause is Cause.ERROR and not failure.progressed and not _is_transient(failure.reason):
+        return Verdict(
+            restart=False, restarts_used=used, why="the script ended with an error; trying again would not help"
+        )
     if used >= failure.max_restarts:
         why = (
             "no restarts allowed"
@@ -61,5 +63,5 @@ def judge(failure: Failure) -> Verdict:
 
 
 def _is_transient(reason: str) -> bool:
-    text = reason.lower()
-    return any(word in text for word in _TRANSIENT)
+    fault = classify(reason)
+    return fault is not None and fault.is_infrastructure

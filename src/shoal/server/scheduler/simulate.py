@@ -104,7 +104,8 @@ class _Pool:
             self.first,
             now=self.now,
             machines=[
-                MachineState(name=m.name, slots=m.slots, used=frozenset(self.used[m.name])) for m in self.first.machines
+                MachineState(name=m.name, slots=m.slots, used=frozenset(self.used[m.name]), kind=m.kind)
+                for m in self.first.machines
             ],
             queue=list(self.queue.values()),
             running=[self._seen(live) for live in self.live.values()],
@@ -113,7 +114,7 @@ class _Pool:
         )
 
     def apply(self, decision: Decision) -> None:
-        self.promised = decision.head.job_id if decision.head else None
+        self.promised = tuple(kept.job_id for kept in decision.reserved)
         for job_id, gang in decision.starts:
             self._start(self.queue.pop(job_id), gang)
         for victim in decision.preempts:
@@ -132,6 +133,7 @@ class _Pool:
         moments = [self.heap[0][0]] if self.heap else []
         if self.arrivals:
             moments.append(self.arrivals[-1].since)
+        moments += [j.avoided.until for j in self.queue.values() if j.avoided and j.avoided.until > self.now]
         if not moments:
             return False
         self._age(min(moments))

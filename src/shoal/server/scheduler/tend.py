@@ -1,4 +1,4 @@
-"""What running jobs need besides being watched: a look at those that stand still, and more nodes for those that want them."""
+"""What running jobs need besides being watched: a look at those that stand still, an end for those that hang, more nodes for those that want them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
+from shoal.server import stalls
 from shoal.server.context import Context
 from shoal.server.models.artifacts import Checkpoint, holds_state
 from shoal.server.models.jobs import Attempt, Job
-from shoal.server.services import stacks
+from shoal.server.services import attempts, stacks
 from shoal.server.services.events import tell
 from shoal.server.services.jobs import request_preempt
 
@@ -26,7 +27,13 @@ _ASK_AGAIN = timedelta(minutes=5)
 
 class OpenNode(Protocol):
     @property
+    def job_id(self) -> str: ...
+    @property
     def attempt_id(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def over(self) -> bool: ...
     @property
     def state(self) -> NodeState: ...
 
@@ -40,17 +47,22 @@ class Tending:
         """Attempts whose stacks were gathered since they last showed progress."""
         self._asked: dict[str, datetime] = {}
         """Attempt → when it was asked to save, to grow."""
+        self._own_limits: dict[str, int | None] = {}
+        """Attempt → the stall timeout its job was given."""
 
     def watch(self, nodes: Iterable[OpenNode]) -> None:
-        """Gather the stacks of jobs that have shown no progress for long, once each time."""
+        """Gather the stacks of jobs that have shown no progress for long, once each time; end those that surely hang."""
         states: dict[str, set[NodeState]] = {}
+        gangs: dict[str, list[OpenNode]] = {}
         for node in nodes:
             states.setdefault(node.attempt_id, set()).add(node.state)
+            gangs.setdefault(node.attempt_id, []).append(node)
         orders, patience = self._ctx.orders, self._ctx.settings.stall_s
-        for kept in (orders, self._ctx.attached, self._ctx.labs):
+        for kept in (orders, self._ctx.stalls, self._ctx.attached, self._ctx.labs):
             kept.keep_only(states)
         self._looked_at &= states.keys()
         self._asked = {attempt: at for attempt, at in self._asked.items() if attempt in states}
+        self._own_limits = {attempt: own for attempt, own in self._own_limits.items() if attempt in states}
         for attempt_id, found in states.items():
             if found != {NodeState.RUNNING}:
                 orders.sign(attempt_id)
@@ -60,6 +72,38 @@ class Tending:
             elif attempt_id not in self._looked_at:
                 self._looked_at.add(attempt_id)
                 stacks.ask_of_stalled(self._ctx, attempt_id, quiet_s)
+                self._ctx.stalls.asked(attempt_id)
+            self._end_hung(attempt_id, gangs[attempt_id], quiet_s)
+
+    def _end_hung(self, attempt_id: str, gang: list[OpenNode], quiet_s: float) -> None:
+        """Look at a quiet attempt now and then, and end it once it is certain that it hangs."""
+        ctx, own_s = self._ctx, self._own_limit(gang[0])
+        allowed = stalls.limits(own_s, ctx.settings.stall_timeout_s)
+        if quiet_s < min(stalls.LOOK_AFTER_S, own_s or stalls.LOOK_AFTER_S) or any(node.over for node in gang):
+            ctx.stalls.forget(attempt_id)
+            return
+        # Somebody who is in there may hold a rank in a debugger, and knows best.
+        is_visited = ctx.labs.of_attempt(attempt_id) or any(ctx.attached.known(attempt_id, n.index) for n in gang)
+        if allowed is None or is_visited:
+            return
+        with ctx.db.read() as session:
+            job = session.get_one(Job, gang[0].job_id)
+        world_size, reports_steps = len(gang) * int(job.spec["accels"]), job.progress is not None
+        seen = ctx.stalls.seen(attempt_id)
+        why = stalls.verdict(seen, world_size=world_size, quiet_s=quiet_s, limits=allowed, reports_steps=reports_steps)
+        if why is not None:
+            ctx.db.write(lambda session: attempts.give_up(session, attempt_id, why))
+            ctx.live.job_changed(job.id)
+        elif ctx.settings.stall_s and (world_size > 1 or reports_steps) and ctx.stalls.is_due(attempt_id, quiet_s):
+            stacks.probe(ctx, attempt_id)
+
+    def _own_limit(self, node: OpenNode) -> int | None:
+        """Return what its job says; that stays while it runs, and is asked for with every pass."""
+        if node.attempt_id not in self._own_limits:
+            with self._ctx.db.read() as session:
+                spec = session.get_one(Job, node.job_id).spec
+            self._own_limits[node.attempt_id] = spec.get("stall_timeout_s")
+        return self._own_limits[node.attempt_id]
 
     def grow(self, grows: Mapping[str, int]) -> None:
         """Have them save; the first whose checkpoint has come starts again with more nodes."""

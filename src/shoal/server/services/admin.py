@@ -69,7 +69,7 @@ def change_account(ctx: Context, principal: Principal, id_or_email: str, body: A
         session.flush()
         return _read(session, user.id)
 
-    view = ctx.db.write(work)
+    view = ctx.db.write(work, essential=True)
     for lease_id, job_id in ended:
         ctx.gateway.drop(lease_id)
         ctx.live.job_changed(job_id, schedule=True)
@@ -98,6 +98,7 @@ def limits(ctx: Context) -> LimitsView:
     # Addresses of a store and a mail server may hold more than everyone should read.
     values["smtp_url"] = urlsplit(values["smtp_url"]).hostname or ""
     values["store"] = values["store"].partition("?")[0] or "the data directory"
+    values["slots"] = "auto" if values["slots"] is None else values["slots"] or "none"
     return LimitsView(**known, fixed=values)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.agents import BEAT_INTERVAL_S, BeatReply, BeatRequest, JoinReply, JoinRequest, Mount
-from shoal.core.errors import Fenced, NotFound
+from shoal.core.errors import Fenced, NotAllowedNow, NotFound
 from shoal.core.jobs import Progress
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
@@ -18,7 +19,7 @@ from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Workspace
-from shoal.server.policy import AgentIdentity
+from shoal.server.policy import AgentIdentity, hash_token
 from shoal.server.services import (
     attempts,
     checkpoints,
@@ -28,6 +29,7 @@ from shoal.server.services import (
     ledger,
     neighbours,
     preflight_reports,
+    put_back,
 )
 from shoal.server.services.events import tell
 from shoal.server.services.secrets import open_secrets
@@ -40,10 +42,9 @@ _TOGETHER_S = 1.25 * BEAT_INTERVAL_S
 
 def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     """Remember the node; once the whole gang is here, hand out all there is to know."""
-    ctx.live.beat(who.attempt_id, who.node)
-    ctx.meter.hear(who.attempt_id, who.node)
-    neighbours.remember(ctx, who, request)
     first = ctx.db.write(lambda session: _remember(ctx, session, who, request))
+    ctx.live.beat(who.attempt_id, who.node)
+    neighbours.remember(ctx, who, request)
     if first is None:
         return JoinReply(ready=False)
     resume = _choose_resume(ctx, who)
@@ -61,6 +62,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         accels=spec["accels"],
         launcher=spec["launcher"],
         allow_cpu=spec.get("allow_cpu", False),
+        allow_torch_change=spec.get("allow_torch_change", False),
         master_addr=first[0],
         master_port=first[1],
         source=ctx.store.get_manifest(source.manifest_id),
@@ -71,6 +73,8 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         | own,
         lease=lease,
         neighbours=neighbours.of_mounts(ctx, who, workspace.id, mounts),
+        put_back=put_back.of_node(resume, who.node, spec["env"]),
+        is_distributed=spec["max_nodes"] * spec["accels"] > 1,
     )
 
 
@@ -90,7 +94,7 @@ def beat(ctx: Context, who: AgentIdentity, request: BeatRequest) -> BeatReply:
     if reply.left_s is not None:  # a lease is not expected to show progress
         ctx.orders.sign(who.attempt_id)
     if changed:
-        reply = ctx.db.write(lambda session: _apply(ctx, session, who, request))
+        reply = ctx.db.write(lambda session: _apply(ctx, session, who, request), essential=True)
         ctx.live.job_changed(who.job_id, schedule=request.state.is_terminal)
     elif request.progress and not reply.fenced:
         _note_progress(ctx, who, request.progress)
@@ -117,7 +121,8 @@ def _readable(ctx: Context, who: AgentIdentity) -> tuple[str, ...]:
         job = session.get_one(Job, who.job_id)
         resume = session.get_one(Attempt, who.attempt_id).resume or {}
         source = session.get_one(Source, job.source_id)
-        return (source.manifest_id, *(m.manifest_id for m in _mounts(job, resume)))
+        mounted = (m.manifest_id for m in _mounts(job, resume))
+        return (source.manifest_id, *mounted, *put_back.resumed_manifests(resume))
 
 
 _hash_lock = threading.Lock()
@@ -139,14 +144,15 @@ def named_chunks(ctx: Context, manifest_ids: tuple[str, ...]) -> frozenset[str]:
 _resume_lock = threading.Lock()
 
 
-def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
-    """The checkpoint this attempt starts from: chosen once for the whole gang, its every byte verified."""
+def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, Any]:
+    """Return the checkpoint this attempt is given, and what is put back: chosen once for the whole gang, every byte verified."""
     with _resume_lock:
         with ctx.db.read() as session:
             attempt = session.get_one(Attempt, who.attempt_id)
         if attempt.resume is not None:
             return attempt.resume
         good = checkpoints.newest_good(ctx, who.job_id) if attempt.number > 1 else None
+        back = put_back.choose(ctx, who.job_id) if good else []
 
         def work(session: Session) -> None:
             session.get_one(Attempt, who.attempt_id).resume = choice
@@ -156,17 +162,19 @@ def _choose_resume(ctx: Context, who: AgentIdentity) -> dict[str, str]:
                     session,
                     job,
                     "resuming",
-                    f"attempt {who.attempt} starts from checkpoint {good[0]}",
+                    f"attempt {who.attempt} is given checkpoint {good[0]} at /input-checkpoint",
                     attempt=who.attempt,
                 )
 
         with ctx.gate.open():
-            choice = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+            choice: dict[str, Any] = {"id": good[0], "manifest_id": ctx.store.put_manifest(good[1])} if good else {}
+            if back:
+                choice["put_back"] = {str(node): put_back.store(ctx, back, node) for node in range(attempt.num_nodes)}
             ctx.db.write(work)
         return choice
 
 
-def _mounts(job: Job, resume: dict[str, str]) -> list[Mount]:
+def _mounts(job: Job, resume: dict[str, Any]) -> list[Mount]:
     mounts = [Mount(**i) for i in job.inputs if not (resume and i["path"] == "/input-checkpoint")]
     if resume:
         mounts.append(Mount(path="/input-checkpoint", name=resume["id"], manifest_id=resume["manifest_id"]))
@@ -179,12 +187,16 @@ def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinR
     job = session.get_one(Job, who.job_id)
     if attempt.fenced or attempt.state == AttemptState.ENDED or job.stop_requested_at is not None:
         raise Fenced()
+    if NodeState(node.state).is_terminal:
+        raise Fenced()
+    _refuse_another(node, request)
     if node.state == NodeState.PENDING:
         node.state = NodeState.PREPARING.value
     node.pid, node.boot_id, node.host = request.pid, request.boot_id, request.host
     node.address, node.port = request.address, request.port
     engine_queue.settle(session, node, request.machine)
     ctx.queue.trust(node.machine)
+    ctx.meter.hear(who.attempt_id, who.node)
     ledger.hear(session, ctx.meter, who.attempt_id, who.node)
     session.flush()
     gang = attempts.nodes_of(session, attempt)
@@ -194,6 +206,20 @@ def _remember(ctx: Context, session: Session, who: AgentIdentity, request: JoinR
     # Nodes of one machine meet on loopback, whatever the machine calls itself.
     same_host = len({(n.host, n.boot_id) for n in gang}) == 1
     return ("127.0.0.1" if same_host else first.address or ""), first.port or 0
+
+
+def _refuse_another(node: Node, request: JoinRequest) -> None:
+    """Only the process that joined first is told again, as after a restart of the server.
+
+    Not by `Fenced`: who hears that reports the end of the node.
+    """
+    claim = hash_token(request.process) if request.process else None
+    if node.state != NodeState.PENDING:
+        known = node.joined_by is not None or claim is not None
+        same = claim == node.joined_by if known else (request.pid, request.boot_id) == (node.pid, node.boot_id)
+        if not same:
+            raise NotAllowedNow("Another process has joined as this node: its secrets are not handed out again.")
+    node.joined_by = claim
 
 
 def _differs(node: Node, request: BeatRequest) -> bool:
@@ -210,6 +236,8 @@ def _apply(ctx: Context, session: Session, who: AgentIdentity, request: BeatRequ
         node.paths = request.paths
         if request.progress and not attempt.fenced:
             session.get_one(Job, who.job_id).progress = request.progress.model_dump(mode="json")
+        if node.state != NodeState.RUNNING:
+            put_back.note(session, attempt, node, request.put_back)
         if request.state is NodeState.EXITED:
             preflight_reports.note(session, attempt, request.preflight)
             attempts.node_ended(

@@ -13,9 +13,11 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shoal.core.faults import Fault, classify
+from shoal.core.jobs import unfinished
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
-from shoal.server.models.artifacts import Checkpoint, holds_state
+from shoal.server.models.artifacts import Checkpoint, holds_state, is_of_output
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
@@ -118,6 +120,17 @@ def fence(session: Session, job: Job, attempt: Attempt) -> None:
         )
 
 
+def give_up(session: Session, attempt_id: str, reason: str) -> None:
+    """End an attempt that runs but gets nowhere: its nodes kill their workers, then the restart rules decide."""
+    attempt = session.get_one(Attempt, attempt_id)
+    if attempt.fenced or attempt.state == AttemptState.ENDED:
+        return
+    job = session.get_one(Job, attempt.job_id)
+    attempt.reason = reason
+    tell(session, job, "stalled", f"attempt {attempt.number} is ended: {reason}", attempt=attempt.number)
+    fence(session, job, attempt)
+
+
 def nodes_of(session: Session, attempt: Attempt) -> list[Node]:
     return list(session.scalars(select(Node).where(Node.attempt_id == attempt.id).order_by(Node.index)))
 
@@ -143,6 +156,8 @@ def _settle(session: Session, job: Job, attempt: Attempt) -> None:
     elif job.stop_requested_at is not None:
         attempt.result = attempt.reason = job.reason = job.stop_reason
         _close(session, job, attempt, job.stop_reason or "stopped")
+        if job.stop_state == JobState.FAILED and job.progress:
+            job.progress = unfinished(job.progress)
         move(
             session,
             job,
@@ -164,16 +179,17 @@ def _make_way(session: Session, job: Job, attempt: Attempt) -> None:
 
 
 def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> None:
-    attempt.result, attempt.reason = "failed", describe(root)
+    is_stalled = attempt.reason is not None  # by `give_up`; how its killed workers ended says nothing
+    attempt.result, attempt.reason = "failed", attempt.reason or describe(root)
     _close(session, job, attempt, attempt.reason)
     step = (job.progress or {}).get("step", -1)
     mine = select(Checkpoint.id).where(Checkpoint.job_id == job.id, Checkpoint.attempt == attempt.number)
-    saved = session.scalar(mine.where(holds_state()).limit(1))
+    saved = session.scalar(mine.where(holds_state(), is_of_output()).limit(1))
     progressed = step > job.best_step or saved is not None
     job.best_step = max(step, job.best_step)
     verdict = judge(
         Failure(
-            cause=_cause(root, attempt),
+            cause=Cause.STALLED if is_stalled else _cause(root, attempt),
             reason=root.reason or "",
             progressed=progressed,
             restarts_used=job.restarts_used,
@@ -185,6 +201,7 @@ def _after_failure(session: Session, job: Job, attempt: Attempt, root: Node) -> 
         move(session, job, JobState.QUEUED, verdict.why, attempt=attempt.number)
         return
     job.exit_code = shell_code(root.exit_code)
+    job.progress = unfinished(job.progress) if job.progress else job.progress
     move(session, job, JobState.FAILED, f"{attempt.reason} ({verdict.why})", attempt=attempt.number)
 
 
@@ -193,11 +210,12 @@ def _close(session: Session, job: Job, attempt: Attempt, text: str) -> None:
 
 
 def _root_cause(nodes: list[Node]) -> Node:
-    """A worker killed by a signal takes its peers down with errors of their own, which may be heard of first."""
+    """A worker that fails takes its peers down with errors of their own, mostly of the network, which may be heard of first."""
     order = {Cause.SIGNAL: 0, Cause.LOST: 1, Cause.SETUP: 2, Cause.ERROR: 3}
 
-    def rank(node: Node) -> tuple[int, datetime]:
-        return order[_node_cause(node)], node.ended_at or utcnow()
+    def rank(node: Node) -> tuple[int, bool, datetime]:
+        consequence = classify(node.reason or "") is Fault.NETWORK
+        return order[_node_cause(node)], consequence, node.ended_at or utcnow()
 
     return min(nodes, key=rank)
 

@@ -21,6 +21,7 @@ from shoal.server.meter import Meter
 from shoal.server.models.jobs import Event, Job
 from shoal.server.models.ledger import LedgerEntry, OpenSpan
 from shoal.server.models.sweeps import Sweep, Trial
+from shoal.server.services import devices
 from shoal.server.services.ledger import price_of
 
 _NEARLY = 0.99
@@ -35,7 +36,7 @@ def refuse_unpriced(ctx: Context, spec: JobSpec) -> None:
     """A budget in money needs slots that cost some, wherever the job may come to run."""
     if spec.budget is None or parse_budget(spec.budget).micros is None:
         return
-    kinds = sorted({m.kind for m in ctx.engine.capacity() if m.name not in spec.exclude})
+    kinds = sorted(devices.usable_kinds(ctx.engine.capacity(), spec, spec.exclude))
     free = [kind for kind in kinds if price_of(ctx.settings, kind) == 0]
     if free:
         raise InvalidSpec(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.checkpoints import (
+    WORKDIR,
     CheckpointCommit,
     CheckpointCommitted,
     CheckpointFacts,
@@ -49,11 +51,14 @@ def capture(
             return view(last)
         if last is not None and request.facts.only_logs and last.facts.get("only_logs") and not last.kept:
             session.delete(last)  # they grow for as long as the job runs; the last ones hold all
+        if request.facts.place == "workdir":
+            _drop_older(session, who, request.name)
         row = _row(workspace_id, request.name, manifest_id, request.manifest, request.facts)
         row.job_id, row.job_name, row.attempt, row.node = job.id, job.name, who.attempt, who.node
         session.add(row)
         session.flush()
-        what = "the output directory" if request.name == "." else request.name
+        named = {".": "the output directory", WORKDIR: "the working directory"}
+        what = named.get(request.name, request.name)
         step = f" (step {request.facts.step})" if request.facts.step is not None else ""
         text = f"checkpoint of {what}{step} from node {who.node} is safe"
         tell(session, job, "checkpoint", text, attempt=who.attempt, data={"id": row.id})
@@ -126,23 +131,53 @@ def delete(ctx: Context, access: Access, reference: str) -> None:
     def work(session: Session) -> None:
         session.delete(find.checkpoint(session, access, reference))
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
+
+
+class Good(NamedTuple):
+    """A checkpoint whose every chunk was verified."""
+
+    id: str
+    name: str
+    parts: dict[int | None, Manifest]
+    """Node → what it wrote under this name in one attempt; the first node first."""
+
+    def seen_by(self, node: int | None = None) -> Manifest:
+        """Return all parts joined, as on a shared disk. Of files that several nodes wrote, this node's counts, else the lowest's."""
+        own = [self.parts[node]] if node in self.parts else []
+        return _merge([*own, *self.parts.values()])
 
 
 def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
-    """(id, manifest) of the newest checkpoint of a job whose every chunk verifies; damaged ones are marked and skipped.
+    """Return (id, manifest) of the checkpoint that a new attempt of a job is given; damaged ones are marked and skipped.
 
-    Parts that several nodes wrote under one name in one attempt are joined, as on a shared disk; with one of them
-    missing they are passed over.
+    It is the newest of the output directory, with the parts of all nodes joined. The working directory counts only where a
+    script has saved nowhere else.
     """
+    rows = usable(ctx, job_id)
+    found = None
+    for place in ("output", "workdir"):
+        found = found or choose(ctx, job_id, [row for row in rows if place_of(row) == place])
+    return (found.id, found.seen_by()) if found else None
+
+
+def usable(ctx: Context, job_id: str) -> list[Checkpoint]:
+    """Return the checkpoints of a job that hold state and are not known to be damaged, newest first."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.damaged.is_(False), holds_state())
     with ctx.db.read() as session:
-        rows = list(
-            session.scalars(
-                select(Checkpoint)
-                .where(Checkpoint.job_id == job_id, Checkpoint.damaged.is_(False), holds_state())
-                .order_by(Checkpoint.id.desc())
-            )
-        )
+        return list(session.scalars(query.order_by(Checkpoint.id.desc())))
+
+
+def place_of(row: Checkpoint) -> str:
+    """Return where the script wrote it: 'output' or 'workdir'."""
+    return str(row.facts.get("place", "output"))
+
+
+def choose(ctx: Context, job_id: str, rows: list[Checkpoint]) -> Good | None:
+    """Return the newest of these checkpoints whose every chunk verifies; damaged ones are marked and skipped.
+
+    Parts that several nodes wrote under one name in one attempt belong together; with one of them missing they are passed over.
+    """
     # Other nodes may hold no more than their ranks' share of what the first has written.
     for row in sorted(_with_weights(rows), key=lambda r: r.node not in (0, None)):
         others = [r for r in rows if r.name == row.name and r.attempt == row.attempt and r.node != row.node]
@@ -150,12 +185,12 @@ def newest_good(ctx: Context, job_id: str) -> tuple[str, Manifest] | None:
             continue
         parts = _newest_per_node([row, *others])
         try:
-            merged = _merge([ctx.store.get_manifest(p.manifest_id) for p in parts])
-            if not _is_whole(parts, merged):
+            good = Good(row.id, row.name, {p.node: ctx.store.get_manifest(p.manifest_id) for p in parts})
+            if not _is_whole(parts, good.seen_by()):
                 continue
-            for name in chunk_hashes(merged):
+            for name in {h for manifest in good.parts.values() for h in chunk_hashes(manifest)}:
                 ctx.store.get(name)
-            return row.id, merged
+            return good
         except (Corrupt, NotFound) as error:
             _mark_damaged(ctx, job_id, row.id, str(error))
     return None
@@ -214,11 +249,20 @@ def _last_of(session: Session, who: AgentIdentity, name: str) -> Checkpoint | No
     )
 
 
+def _drop_older(session: Session, who: AgentIdentity, name: str) -> None:
+    """Leave one checkpoint of the working directory beside the one to come: nobody asked for these, so they must not pile up."""
+    same = (Checkpoint.job_id == who.job_id, Checkpoint.node == who.node, Checkpoint.name == name)
+    rows = session.scalars(select(Checkpoint).where(*same, Checkpoint.kept.is_(False)).order_by(Checkpoint.id.desc()))
+    for row in [row for row in rows if place_of(row) == "workdir"][1:]:
+        session.delete(row)
+
+
 def _retain(session: Session, job: Job, node: int) -> None:
     """After a newer checkpoint is safe, and only then, older ones may go. Never the last good one."""
     policy = Retention(keep_last=job.spec.get("keep_last"), keep_best=job.spec.get("keep_best"))
     mine = select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.node == node, holds_state())
-    rows = _with_weights(list(session.scalars(mine.order_by(Checkpoint.id))))
+    output = [row for row in session.scalars(mine.order_by(Checkpoint.id)) if place_of(row) == "output"]
+    rows = _with_weights(output)
     stay = policy.chosen([{"id": r.id, "kept": r.kept, "metrics": r.facts.get("metrics", {})} for r in rows])
     for row in rows:
         if row.id not in stay:
@@ -258,7 +302,7 @@ def _mark_damaged(ctx: Context, job_id: str, checkpoint_id: str, text: str) -> N
         job = session.get_one(Job, job_id)
         tell(session, job, "checkpoint_damaged", f"{checkpoint_id} cannot be used: {text}", data={"id": checkpoint_id})
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def _change(ctx: Context, access: Access, reference: str, change: Callable[[Checkpoint], None]) -> CheckpointView:

@@ -77,7 +77,7 @@ def fail(ctx: Context, access: Access, dataset_id: str, error: str) -> None:
         dataset = _pending(session, access, dataset_id)
         dataset.status, dataset.error = DatasetStatus.ERROR.value, error
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def list_datasets(ctx: Context, access: Access) -> list[DatasetView]:
@@ -127,7 +127,7 @@ def delete(ctx: Context, access: Access, reference: str) -> int:
             query = query.where(Dataset.version == version)
         return session.execute(query).rowcount  # type: ignore[attr-defined, no-any-return]
 
-    return ctx.db.write(work)
+    return ctx.db.write(work, essential=True)
 
 
 def view(row: Dataset) -> DatasetView:

@@ -11,7 +11,7 @@ from shoal.core.states import AttemptState, JobState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.ledger import OpenSpan
-from shoal.server.scheduler.room import zone
+from shoal.server.scheduler.kinds import zone
 
 
 def why(ctx: Context, session: Session, job: Job) -> str | None:

@@ -91,7 +91,7 @@ def remove(ctx: Context, name: str) -> None:
             )
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
     ctx.engine.remove(name)
     ctx.live.scheduler.set()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import InvalidSpec, NameTaken, NotFound, Unreachable
+from shoal.core.errors import Corrupt, InvalidSpec, NameTaken, NotFound, Unreachable
 from shoal.core.names import did_you_mean
 from shoal.core.people import GitFetch, GitSourceAdd, GitSourceView, RegistryConnect
 from shoal.core.schema import utcnow
@@ -57,7 +57,7 @@ def disconnect_registry(ctx: Context, access: Access, host: str) -> None:
             raise NotFound(f"No token is stored for the git host '{host}'.")
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def add_git_source(ctx: Context, access: Access, body: GitSourceAdd) -> GitSourceView:
@@ -86,7 +86,7 @@ def list_git_sources(ctx: Context, access: Access) -> list[GitSourceView]:
 
 
 def delete_git_source(ctx: Context, access: Access, name: str) -> None:
-    ctx.db.write(lambda session: session.delete(_source(session, access, name)))
+    ctx.db.write(lambda session: session.delete(_source(session, access, name)), essential=True)
 
 
 @contextmanager
@@ -160,7 +160,13 @@ def _kept(ctx: Context, access: Access, host: str) -> Credential | None:
         row = session.get(Registry, (access.workspace_id, host))
     if row is None:
         return None
-    return Credential(row.username, ctx.vault.open(row.sealed, bound_to=_bond(access, row.host)))
+    try:
+        return Credential(row.username, ctx.vault.open(row.sealed, bound_to=_bond(access, row.host)))
+    except Corrupt:
+        raise Corrupt(
+            f"The token for {host} cannot be decrypted: it was stored with another secret.key. Store it again.",
+            hint=f"shoal code-registry connect --host {host}",
+        ) from None
 
 
 def _source(session: Session, access: Access, name: str) -> GitSource:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from shoal.core.errors import ShoalError
+from shoal.core.loops import accept_all
 from shoal.core.proxy import read_head
 from shoal.server.services.import_guard import CONNECT_S, Guard
 
@@ -31,7 +32,7 @@ _NOT_PASSED_ON = re.compile(rb"(?:proxy-[^:]*|connection|keep-alive):", re.I)
 
 class GuardedProxy:
     def __init__(self, guard: Guard, *, stop: Callable[[], bool] = lambda: False):
-        self._guard, self._stop, self._closed = guard, stop, False
+        self._guard, self._stop, self._closed = guard, stop, threading.Event()
         self.refusal: ShoalError | None = None
         """Why the last connection was not made; the library only sees that it was not."""
         password = secrets.token_urlsafe(24)
@@ -42,19 +43,17 @@ class GuardedProxy:
         self._thread.start()
 
     def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
         self._thread.join()
         self._listener.close()
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), name="import-proxy", daemon=True).start()
+        accept_all(self._listener, self._serve_apart, self._closed)
+
+    def _serve_apart(self, client: socket.socket) -> None:
+        threading.Thread(target=self._serve, args=(client,), name="import-proxy", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with client:
@@ -111,7 +110,7 @@ class GuardedProxy:
             for one in other:
                 one.settimeout(_IDLE_S)
                 selector.register(one, selectors.EVENT_READ)
-            while not (self._closed or self._stop()) and time.monotonic() - quiet_since < _IDLE_S:
+            while not (self._closed.is_set() or self._stop()) and time.monotonic() - quiet_since < _IDLE_S:
                 for key, _ in selector.select(timeout=0.5):
                     source: socket.socket = key.fileobj  # type: ignore[assignment]
                     data = source.recv(_BLOCK)

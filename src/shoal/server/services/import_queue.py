@@ -35,8 +35,8 @@ class ImportQueue:
             self._waiting.append((workspace_id, work))
             if len(self._threads) < THREADS:
                 thread = threading.Thread(target=self._run, name="import", daemon=True)
+                thread.start()  # it waits for our lock; one that cannot be started does not count as running
                 self._threads.add(thread)
-                thread.start()
 
     def stop(self, timeout_s: float) -> bool:
         """Start nothing more and wait for what runs; False if some of it is still at it."""
@@ -60,7 +60,7 @@ class ImportQueue:
             workspace_id, work = taken
             try:
                 work()
-            except Exception:
+            except BaseException:
                 logger.exception("an import ended in an unforeseen way")
             finally:
                 with self._lock:

@@ -10,7 +10,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import CanNeverRun, EntryNotFound, InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.errors import EntryNotFound, InvalidSpec, NameTaken, NotAllowedNow, NotFound
 from shoal.core.ids import new_id
 from shoal.core.jobs import JobSpec, JobSummary, JobView
 from shoal.core.names import did_you_mean
@@ -22,9 +22,9 @@ from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.leases import Lease
 from shoal.server.models.people import Secret
 from shoal.server.policy import Access
-from shoal.server.scheduler.decide import MachineState, largest_possible
-from shoal.server.services import budgets, engine_queue, find, preflight_reports, quotas, runs, stacks, views
+from shoal.server.services import budgets, devices, engine_queue, find, preflight_reports, quotas, runs, stacks, views
 from shoal.server.services.events import move, tell
+from shoal.server.services.secrets import open_secrets
 from shoal.store.manifest import dump_manifest
 
 
@@ -68,6 +68,7 @@ def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
         source = find.source(session, access, spec.source_id)
         _check_secrets(session, access, spec)
         mounts = inputs(session, access, spec)
+    open_secrets(ctx, access.workspace_id, spec.secrets)  # one that cannot be read would only fail the job later
     check_entry(spec.entry, [f.path for f in ctx.store.get_manifest(source.manifest_id).files])
     return Checked(source, mounts)
 
@@ -107,19 +108,7 @@ def refuse_impossible(ctx: Context, spec: JobSpec) -> None:
     """Raise unless the pool, all of it free, could run this."""
     pool = ctx.engine.capacity()
     quotas.check_machines(pool, [*spec.exclude, *spec.prefer])
-    machines = [MachineState(name=m.name, slots=m.slots) for m in pool if m.name not in spec.exclude]
-    nodes, accels = largest_possible(machines, spec.accels)
-    if accels == spec.accels and nodes >= spec.min_nodes:
-        return
-    total = sum(m.slots for m in machines)
-    has = "pool without the excluded machines has" if spec.exclude else "pool has"
-    what = f"{len(machines)} machine{'s' if len(machines) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
-    raise CanNeverRun(
-        f"{spec.min_nodes} node(s) × {spec.accels} slot(s) can never run here: the {has} {what}. "
-        f"The largest that could: --nodes {nodes} --accels {accels}.",
-        hint=f"shoal up --slots {spec.min_slots}" if ctx.private and total < spec.min_slots else "shoal machine list",
-        details={"nodes": nodes, "accels": accels},
-    )
+    devices.refuse_impossible(pool, spec, exclude=spec.exclude, private=ctx.private)
 
 
 def check_entry(entry: list[str], paths: list[str]) -> None:
@@ -177,7 +166,7 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> JobView:
         request_stop(session, job, f"stopped by {access.principal.email}", JobState.STOPPED)
         return job.id
 
-    job_id = ctx.db.write(work)
+    job_id = ctx.db.write(work, essential=True)
     ctx.live.job_changed(job_id, schedule=True)
     return get(ctx, access, job_id)
 
@@ -238,7 +227,7 @@ def delete(ctx: Context, access: Access, name_or_id: str) -> None:
             )
         return [job.id], remove(session, [job.id])
 
-    gone = ctx.db.write(work)
+    gone = ctx.db.write(work, essential=True)
     clean_up(ctx, *gone)
 
 

@@ -84,7 +84,7 @@ def revoke_key(ctx: Context, principal: Principal, name_or_id: str) -> None:
         # An id is exact; a name that looks like one must not shadow it.
         min(found, key=lambda k: k.id != name_or_id).revoked_at = utcnow()
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def flush_touched(ctx: Context) -> None:

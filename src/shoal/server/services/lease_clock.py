@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.durations import duration
-from shoal.core.errors import ShoalError
+from shoal.core.loops import Loop
 from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.mail import Letter
@@ -20,8 +18,6 @@ from shoal.server.models.people import User
 from shoal.server.services import lease_rows
 from shoal.server.services.accounts import OWNER_EMAIL
 from shoal.server.services.events import tell
-
-logger = logging.getLogger(__name__)
 
 REMINDERS_S = (86_400, 3_600, 600)
 NOTICE_S = float(REMINDERS_S[1])
@@ -42,27 +38,18 @@ To go on, press Extend in the console, or run:
 class LeaseClock:
     def __init__(self, ctx: Context):
         self._ctx = ctx
-        self._thread = threading.Thread(target=self._run, name="lease clock", daemon=True)
+        self._loop = Loop("leases", self._step, wait=ctx.live.leases.wait, is_closing=lambda: ctx.live.closing)
 
     def start(self) -> None:
-        self._thread.start()
+        self._ctx.loops.start(self._loop)
 
     def stop(self) -> None:
         """After `live.close()`."""
-        self._thread.join()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self._ctx.live.closing:
-            self._ctx.live.leases.clear()
-            try:
-                wait_s = self.look(utcnow())
-            except ShoalError as error:
-                logger.warning("leases: %s", error)
-                wait_s = 1.0
-            except Exception:
-                logger.exception("leases")
-                wait_s = 1.0
-            self._ctx.live.leases.wait(wait_s)
+    def _step(self) -> float:
+        self._ctx.live.leases.clear()
+        return self.look(utcnow())
 
     def look(self, now: datetime) -> float:
         """End what is over, remind of what soon will be; seconds until there is more to do."""
@@ -85,7 +72,9 @@ class LeaseClock:
     def _end(self, lease_id: str, job_id: str) -> None:
         # Nobody gets in or stays in from now on, whatever becomes of the rest.
         self._ctx.gateway.drop(lease_id)
-        self._ctx.db.write(lambda session: lease_rows.end(session, session.get_one(Lease, lease_id), OVER))
+        self._ctx.db.write(
+            lambda session: lease_rows.end(session, session.get_one(Lease, lease_id), OVER), essential=True
+        )
         self._ctx.live.job_changed(job_id, schedule=True)
 
     def _remind(self, lease: Lease, due: int, left_s: float) -> None:

@@ -149,7 +149,7 @@ def release(ctx: Context, access: Access, name_or_id: str, *, host: str = "") ->
         lease_rows.end(session, lease, f"released by {access.principal.email}")
         return lease.id, lease.job_id
 
-    lease_id, job_id = ctx.db.write(work)
+    lease_id, job_id = ctx.db.write(work, essential=True)
     ctx.gateway.drop(lease_id)
     ctx.live.job_changed(job_id, schedule=True)
     return get(ctx, access, lease_id, host=host)
@@ -218,6 +218,7 @@ def _spec(ctx: Context, access: Access, ask: LeaseAsk, login: str) -> JobSpec:
         source_id=ask.source_id or _no_source(ctx, access),
         datasets=ask.datasets,
         accels=ask.accels,
+        device=ask.device,
         max_restarts=0,
         priority=ask.priority,
         prefer=ask.prefer,

@@ -35,7 +35,7 @@ def capacity(ctx: Context) -> CapacityView:
                 name=m.name,
                 kind=m.kind,
                 slots_total=m.slots,
-                slots_free=m.slots - used[m.name],
+                slots_free=max(0, m.slots - used[m.name]),
                 state=m.state,
                 problems=m.problems,
             )

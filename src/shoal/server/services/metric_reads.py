@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
-from shoal.core.errors import NotFound
+from shoal.core.errors import InvalidSpec, NotFound
 from shoal.core.metrics import Axis, MetricName, Record
 from shoal.core.names import did_you_mean
 from shoal.server.context import Context
@@ -45,8 +45,12 @@ def read(
     axis: Axis,
     after: int,
     ghosts: bool,
+    smoothing: float = 0.0,
+    buckets: bool = False,
 ) -> bytes:
     """The JSON of core.metrics.MetricsView, written here: a schema would take longer than all the rest."""
+    if smoothing and after:
+        raise InvalidSpec("Smoothing needs all points, and `after` leaves some out.", hint="Ask without `after`.")
     with ctx.db.read() as session:
         row = find.job(session, access, job)
         found = _metrics(session, row.id)
@@ -54,28 +58,29 @@ def read(
         starts = _starts(found)
         blocks = _blocks(session, [s.id for m in wanted for s in m.series], after)
     origin = _origin(blocks) if axis == "relative" else 0.0
-    chart = _Chart(starts, axis, points, after, origin)
-    shown, lost = {}, {}
-    for metric in wanted:
-        drawn = chart.draw(metric, blocks)
-        if drawn is not None:
-            shown[metric.name], lost[metric.name] = drawn
+    chart = _Chart(starts, axis, points, after, origin, smoothing, buckets)
+    drawn = {metric.name: lines for metric in wanted if (lines := chart.draw(metric, blocks)) is not None}
     body = {
-        "metrics": shown,
+        "metrics": {name: lines.rows for name, lines in drawn.items()},
         "cursor": row.metrics_cursor,
         "starts": starts,
-        "ghosts": {name: rows for name, rows in lost.items() if rows} if ghosts else None,
+        "ghosts": {name: lines.ghosts for name, lines in drawn.items() if lines.ghosts} if ghosts else None,
+        "smoothed": {name: lines.smoothed for name, lines in drawn.items() if lines.smoothed} if smoothing else None,
+        "buckets": {name: lines.buckets for name, lines in drawn.items() if lines.buckets} if buckets else None,
     }
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def names(ctx: Context, access: Access, job: str) -> list[MetricName]:
+    from shoal.server.metrics.stitch import cutoffs
+
     with ctx.db.read() as session:
         row = find.job(session, access, job)
         found = _metrics(session, row.id)
         series_ids = [s.id for m in found for s in m.series]
         about = _blocks(session, series_ids, 0, bodies=False)
-        return [_summarise(session, metric, about, _starts(found)) for metric in found]
+        bounds = cutoffs(_starts(found))
+        return [_summarise(session, metric, about, bounds) for metric in found]
 
 
 def last_values(session: Session, job_id: str) -> dict[str, Any]:
@@ -167,16 +172,30 @@ def _origin(blocks: dict[int, list[MetricBlock]]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lines:
+    """One metric as a chart shows it."""
+
+    rows: list[Any]
+    """[x, value] of the points that count."""
+    ghosts: list[Any]
+    """[x, value, attempt] of the points that later attempts have replaced."""
+    smoothed: list[Any] = field(default_factory=list)
+    buckets: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class _Chart:
     starts: dict[int, int]
     axis: Axis
     points: int | None
     after: int
     origin: float
+    smoothing: float = 0.0
+    buckets: bool = False
     seen: dict[bytes, Any] = field(default_factory=dict)
 
-    def draw(self, metric: _Metric, blocks: dict[int, list[MetricBlock]]) -> tuple[list[Any], list[Any]] | None:
-        """([x, value] of what counts, [x, value, attempt] of the ghosts); None where nothing came after the cursor."""
+    def draw(self, metric: _Metric, blocks: dict[int, list[MetricBlock]]) -> _Lines | None:
+        """None where nothing came after the cursor."""
         import numpy as np
 
         from shoal.server.metrics.columns import join
@@ -191,7 +210,35 @@ class _Chart:
         alive = whole.where(mask)
         attempts = np.repeat([s.attempt for s, _ in parts], [len(p.steps) for _, p in parts])
         ghosts = [] if mask.all() else self._rows(whole.where(~mask), attempts[~mask].tolist())
-        return self._rows(alive), ghosts
+        if alive.is_mixed or not len(alive.steps):
+            return _Lines(self._rows(alive), ghosts)
+        return _Lines(
+            self._rows(alive),
+            ghosts,
+            self._smoothed(alive) if self.smoothing else [],
+            self._buckets(alive) if self.buckets else [],
+        )
+
+    def _smoothed(self, found: Points) -> list[Any]:
+        from shoal.server.metrics.smooth import bucket_ends, smoothed
+        from shoal.server.metrics.stitch import bucket_size
+
+        size = bucket_size(len(found.steps), self.points)
+        x = self._x(found, bucket_ends(len(found.steps), size))
+        return list(zip(x, smoothed(found.steps, found.values, self.smoothing, size), strict=True))
+
+    def _buckets(self, found: Points) -> list[Any]:
+        from shoal.server.metrics.smooth import buckets
+        from shoal.server.metrics.stitch import bucket_size
+
+        x = found.steps if self.axis == "step" else (found.times - self.origin).round(3)
+        return buckets(x, found.values, bucket_size(len(found.steps), self.points))
+
+    def _x(self, found: Points, pick: Any) -> list[Any]:
+        """Places on the chart's axis."""
+        chosen = found.steps[pick] if self.axis == "step" else (found.times[pick] - self.origin).round(3)
+        some: list[Any] = chosen.tolist()
+        return some
 
     def _part(self, blocks: list[MetricBlock]) -> Points:
         """Of the columns only those the chart shows are unpacked."""
@@ -212,21 +259,20 @@ class _Chart:
         from shoal.server.metrics.stitch import thin
 
         pick = thin(found.values, self.points) if self.points else slice(None)
-        x = found.steps[pick] if self.axis == "step" else (found.times[pick] - self.origin).round(3)
+        x = self._x(found, pick)
         values = [wire(v) for v in found.values[pick].tolist()]
         if attempts is None:
-            return list(zip(x.tolist(), values, strict=True))
+            return list(zip(x, values, strict=True))
         some = [attempts[i] for i in pick.tolist()] if self.points else attempts  # type: ignore[union-attr]
-        return list(zip(x.tolist(), values, some, strict=True))
+        return list(zip(x, values, some, strict=True))
 
 
 def _summarise(
-    session: Session, metric: _Metric, about: dict[int, list[MetricBlock]], starts: dict[int, int]
+    session: Session, metric: _Metric, about: dict[int, list[MetricBlock]], bounds: dict[int, int]
 ) -> MetricName:
     """From what stands beside the blocks; only those of which a part is a ghost are read."""
-    from shoal.server.metrics.stitch import END, cutoffs
+    from shoal.server.metrics.stitch import END
 
-    bounds = cutoffs(starts)
     count, lowest, highest = 0, [], []
     later = int(END)
     for series in reversed(metric.series):

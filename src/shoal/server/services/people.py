@@ -14,6 +14,7 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Context
 from shoal.server.models.people import SessionRow, User
 from shoal.server.policy import Principal, hash_token
+from shoal.server.services import workspace_invitations
 from shoal.server.services.accounts import add_user, check_setup_code, has_accounts
 from shoal.server.services.keys import SESSION_PREFIX, new_token
 
@@ -23,20 +24,24 @@ _WRONG = "E-mail or password is wrong."
 
 def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: str,
             program: str = "") -> SessionView:  # fmt: skip
-    """Refused unless the server is open to all, has nobody yet, or an admin asks. The first account is an admin's."""
+    """Refused unless the server is open to all, has nobody yet, an admin asks, or an invitation is given.
+
+    The first account is an admin's.
+    """
     if not (body.email.isprintable() and body.name.isprintable()):
         raise InvalidSpec("An e-mail address or name cannot hold control characters.")
     # Whether an e-mail is taken shows in the answer, so asking counts as a try.
     ctx.guards.tries.begin(email=f"sign-up of {body.email}", address=address)
     with ctx.db.read() as session:
-        if _check_sign_up(ctx, session, body.email, caller):
+        if _check_sign_up(ctx, session, body, caller):
             check_setup_code(ctx, body.setup_code)
     hashed = ctx.guards.passwords.hash(body.password)
 
     def work(session: Session) -> SessionView:
-        is_first = _check_sign_up(ctx, session, body.email, caller)
+        is_first = _check_sign_up(ctx, session, body, caller)
         user = add_user(session, email=body.email, name=body.name, password_hash=hashed, is_admin=is_first)
-        return start_session(session, user, program=program)
+        joined = workspace_invitations.redeem(session, body.invitation, user) if body.invitation else None
+        return start_session(session, user, program=program).model_copy(update={"joined": joined})
 
     view = ctx.db.write(work)
     if view.user.is_admin:
@@ -66,7 +71,7 @@ def sign_in(ctx: Context, body: SignIn, *, address: str, program: str = "") -> S
         session.execute(delete(SessionRow).where(SessionRow.expires_at <= utcnow()))
         return start_session(session, row, program=program)
 
-    return ctx.db.write(work)
+    return ctx.db.write(work, essential=True)
 
 
 def sign_out(ctx: Context, principal: Principal) -> None:
@@ -74,7 +79,7 @@ def sign_out(ctx: Context, principal: Principal) -> None:
         gone = delete(SessionRow).where(SessionRow.id == principal.key_id).returning(SessionRow.id)
         return session.scalar(gone) is not None
 
-    if not ctx.db.write(work) and not principal.key_id.startswith("session_"):
+    if not ctx.db.write(work, essential=True) and not principal.key_id.startswith("session_"):
         raise NotAllowedNow("You are using an API key, which has no session to end.", hint="shoal key revoke NAME")
 
 
@@ -115,14 +120,21 @@ def change_profile(ctx: Context, principal: Principal, body: ProfileChange) -> U
     return ctx.db.write(work)
 
 
-def _check_sign_up(ctx: Context, session: Session, email: str, caller: Principal | None) -> bool:
+def _check_sign_up(ctx: Context, session: Session, body: SignUp, caller: Principal | None) -> bool:
     """Raise unless this account may be made now; True when it is the server's first."""
+    email = body.email
+    if body.invitation:
+        workspace_invitations.check(session, body.invitation, email)
     is_first = not ctx.private and not has_accounts(session)
     by_admin = caller is not None and caller.is_admin and Scope.ADMIN in caller.scopes
-    if not (is_first or by_admin or ctx.settings.sign_up):
-        raise Forbidden("This server is not open for sign-up: ask an admin of it for an account.")
+    if not (is_first or by_admin or ctx.settings.sign_up or body.invitation):
+        raise Forbidden(
+            "This server is not open for sign-up: ask an owner of a workspace for an invitation.",
+            hint="With the link they send you: shoal signup --invitation LINK",
+        )
     if session.scalar(select(User.id).where(User.email == email)):
-        raise NameTaken(f"There already is an account for {email}.", hint="shoal login")
+        hint = "shoal login --invitation LINK" if body.invitation else "shoal login"
+        raise NameTaken(f"There already is an account for {email}.", hint=hint)
     return is_first
 
 

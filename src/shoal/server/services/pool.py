@@ -9,10 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.errors import InvalidSpec, NotAllowedNow, Refused, ShoalError
-from shoal.core.pool import PoolAdd, PoolCheck, PoolMachine, Problem
+from shoal.core.pool import OWN_MACHINE, PoolAdd, PoolCheck, PoolMachine, Problem
 from shoal.server.context import Context
 from shoal.server.models.pool import PoolRow
-from shoal.server.services import pool_rows
+from shoal.server.services import pool_own, pool_rows
 from shoal.server.services.machines import in_use
 from shoal.server.services.pool_add import Adding, ssh_of
 from shoal.server.services.pool_look import look
@@ -27,6 +27,8 @@ def list_machines(ctx: Context) -> list[PoolMachine]:
 
 
 def get(ctx: Context, name: str) -> PoolMachine:
+    if name == OWN_MACHINE:
+        return pool_own.view(ctx)
     [view] = pool_rows.views(ctx, lambda session: [pool_rows.find(session, name)])
     return view
 
@@ -44,6 +46,8 @@ def add(ctx: Context, asked: PoolAdd) -> PoolMachine:
 
 def drain(ctx: Context, name: str, *, draining: bool) -> PoolMachine:
     """What runs there goes on; nothing new starts, until it is taken back."""
+    if name == OWN_MACHINE:
+        return pool_own.drain(ctx, draining=draining)
 
     def work(session: Session) -> str:
         row = pool_rows.find(session, name)
@@ -52,7 +56,7 @@ def drain(ctx: Context, name: str, *, draining: bool) -> PoolMachine:
         row.state = pool_rows.DRAINING if draining else pool_rows.UP
         return row.id
 
-    machine_id = ctx.db.write(work)
+    machine_id = ctx.db.write(work, essential=True)
     ctx.pool.refresh(ctx)
     return get(ctx, machine_id)
 
@@ -80,7 +84,7 @@ def remove(ctx: Context, name: str, *, force: bool) -> None:
             ctx.pool.refresh(ctx)
             hint = f"shoal pool remove {row.name} --force forgets it all the same."
             raise Refused(error.message, hint=hint) from None
-    ctx.db.write(lambda session: session.delete(session.get_one(PoolRow, row.id)))
+    ctx.db.write(lambda session: session.delete(session.get_one(PoolRow, row.id)), essential=True)
     ctx.pool.disconnect(ctx)
 
 

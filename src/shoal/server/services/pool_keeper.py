@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import ShoalError
+from shoal.core.loops import Loop
 from shoal.core.pool import PoolAdd, Problem
 from shoal.server.context import Context
 from shoal.server.models.pool import PoolRow
@@ -35,7 +34,7 @@ def give_up_unfinished(ctx: Context) -> None:
 
 
 def start(ctx: Context) -> None:
-    threading.Thread(target=Keeper(ctx).run, name="pool-keeper", daemon=True).start()
+    Keeper(ctx).start()
 
 
 class Keeper:
@@ -44,14 +43,18 @@ class Keeper:
         self._next_at: dict[str, float] = {}
         """Machine → when to try it; from when it was first seen lost."""
         self._pauses: dict[str, float] = {}
+        self._loop = Loop(
+            "pool",
+            lambda: self.look(time.monotonic()),
+            is_closing=lambda: ctx.live.closing or not ctx.pool.is_head(ctx),
+            every_s=_LOOK_S,
+        )
 
-    def run(self) -> None:
-        while not self._ctx.live.closing and self._ctx.pool.is_head(self._ctx):
-            try:
-                self.look(time.monotonic())
-            except ShoalError as error:
-                logger.warning("the pool's keeper: %s", error)
-            time.sleep(_LOOK_S)
+    def start(self) -> None:
+        self._ctx.loops.start(self._loop)
+
+    def stop(self) -> None:
+        self._loop.stop()
 
     def look(self, now: float) -> None:
         lost = {m.name for m in self._ctx.engine.capacity() if m.state == "lost"}

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import NameTaken, NotAllowedNow, NotFound
+from shoal.core.errors import NameTaken, NotAllowedNow, NotFound, Refused
 from shoal.core.ids import new_id
 from shoal.core.names import did_you_mean
-from shoal.core.pool import JoinAsk, PoolAdd, PoolMachine, Problem, Step
+from shoal.core.pool import OWN_MACHINE, JoinAsk, PoolAdd, PoolMachine, Problem, Step
 from shoal.core.schema import utcnow
 from shoal.engines.base import Machine
 from shoal.server.context import Context
@@ -24,6 +24,11 @@ MEMBERS = (UP, DRAINING)
 
 
 def find(session: Session, name_or_id: str) -> PoolRow:
+    if name_or_id == OWN_MACHINE:
+        raise Refused(
+            f"'{OWN_MACHINE}' is the server's own machine: it can be drained, but neither checked nor removed.",
+            hint=f"shoal pool drain {OWN_MACHINE}, or shoal up --slots 0",
+        )
     for row in session.scalars(select(PoolRow)):
         if name_or_id in (row.name, row.id):
             return row

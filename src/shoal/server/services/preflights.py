@@ -21,6 +21,7 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import Access
 from shoal.server.services import jobs, preflight_reports
+from shoal.server.services.devices import usable_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _UNWANTED = "its preflight is no longer wanted"
 _FORGOTTEN_S = 120.0
 """Nobody has asked how it goes: whoever started it was killed, or has closed the page."""
 _LEAVES_S = 5.0
-_NOT_TRIED = ("grow", "expected_s", "batch", "budget", "keep_last", "keep_best", "launcher")
+_NOT_TRIED = ("grow", "expected_s", "stall_timeout_s", "batch", "budget", "keep_last", "keep_best", "launcher")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
@@ -48,6 +49,12 @@ def advise(ctx: Context, spec: JobSpec) -> PreflightAdvice:
     if max(spec.time_limit_s or 0, spec.expected_s or 0) > hours * 3600:
         return PreflightAdvice(wanted=True, why=f"it may run for more than {hours:g} h")
     return PreflightAdvice(wanted=False, why="")
+
+
+def _device(ctx: Context, spec: JobSpec) -> str:
+    """The kind of slots the whole job will run on: a single slot of it might find room on another kind."""
+    kinds = usable_kinds(ctx.engine.capacity(), spec, spec.exclude)
+    return next(iter(kinds)) if spec.device == "auto" and len(kinds) == 1 else spec.device
 
 
 def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
@@ -68,6 +75,7 @@ def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
         "min_nodes": 1,
         "max_nodes": 1,
         "accels": 1,
+        "device": _device(ctx, spec),
         "env": {**spec.env, VARIABLE: json.dumps(asked)},
         "max_restarts": 0,
         "time_limit_s": round(ctx.settings.preflight_limit_s) + _SPARE_S,
@@ -171,7 +179,7 @@ def _end(ctx: Context, job_id: str) -> None:
         if (job := session.get(Job, job_id)) is not None:
             jobs.request_stop(session, job, _UNWANTED, JobState.STOPPED)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
     ctx.live.job_changed(job_id, schedule=True)
 
 
@@ -191,7 +199,7 @@ def _remove(ctx: Context, job_ids: list[str]) -> bool:
     if not job_ids:
         return True
     try:
-        attempts = ctx.db.write(lambda session: jobs.remove(session, job_ids))
+        attempts = ctx.db.write(lambda session: jobs.remove(session, job_ids), essential=True)
     except ShoalError as error:
         logger.warning("preflights could not be removed: %s", error)
         return False

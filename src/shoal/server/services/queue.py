@@ -64,6 +64,7 @@ def show(ctx: Context, principal: Principal, *, limit: int, starts: bool) -> Que
                 min_nodes=job.min_nodes,
                 max_nodes=job.max_nodes,
                 accels=job.accels,
+                device=job.device,
                 since=_moment(job.since),
                 waits=decision.waiting[job.job_id],
                 starts_at=_moment(played.starts[job.job_id]) if job.job_id in played.starts else None,
@@ -192,6 +193,7 @@ def _queued(now: float, access: Access, wish: JobSpec) -> QueuedJob:
         expected_s=wish.expected_s,
         exclude=frozenset(wish.exclude),
         prefer=frozenset(wish.prefer),
+        device=wish.device,
     )
 
 

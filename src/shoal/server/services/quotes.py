@@ -18,6 +18,7 @@ from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.metrics import MetricBlock, MetricSeries
 from shoal.server.policy import Access
 from shoal.server.services import find, preflight_reports
+from shoal.server.services.devices import usable_kinds
 from shoal.server.services.ledger import price_of
 from shoal.server.services.quote_rules import Estimate, Past, estimate, shape, sizes, steps_of
 
@@ -31,7 +32,9 @@ _FEW = 8
 def quote(ctx: Context, access: Access, ask: QuoteAsk) -> QuoteView:
     with ctx.db.read() as session:
         past = _past(session, access, ask)
-    pool = [m for m in ctx.engine.capacity() if m.state == "up"]
+    machines = ctx.engine.capacity()
+    kinds = usable_kinds(machines, ask)
+    pool = [m for m in machines if m.state == "up" and m.kind in kinds]
     steps, how = steps_of(ask.entry, past)
     asked = dict.fromkeys([(ask.min_nodes, ask.accels), (ask.max_nodes, ask.accels)])
     wanted = [*asked, *sizes((ask.min_nodes, ask.accels), past, [m.slots for m in pool])]

@@ -13,6 +13,7 @@ from shoal.server.models.jobs import Event, Job
 from shoal.server.policy import Access
 from shoal.server.scheduler.decide import needed
 from shoal.server.scheduler.explain import Change, Explanation
+from shoal.server.scheduler.kinds import Kinds
 from shoal.server.scheduler.model import Hold, QueuedJob, Snapshot
 
 MOST = 5
@@ -64,10 +65,11 @@ def _text(told: Explanation, names: Mapping[str, str]) -> str:
 
 
 def _evidence(seen: Snapshot, asked: QueuedJob, told: Explanation, names: Mapping[str, str]) -> list[str]:
-    usable = [m for m in seen.machines if m.name not in asked.exclude]
+    kinds = Kinds.seen(seen)
+    usable = [m for m in seen.machines if kinds.may_use(asked, m.name)]
     free, total = sum(len(m.free) for m in usable), sum(m.slots for m in usable)
     most = max((len(m.free) for m in usable), default=0)
-    lines = [f"it needs {needed(asked)}; {free} of {total} are free, at most {most} on one machine"]
+    lines = [f"it needs {needed(asked, kinds)}; {free} of {total} are free, at most {most} on one machine"]
     if told.ahead:
         shown = ", ".join(_called(job_id, names) for job_id in told.ahead[:MOST])
         more = len(told.ahead) - MOST
@@ -122,6 +124,9 @@ def _in_words(change: Change, asked: QueuedJob) -> tuple[list[str], list[str]]:
     if "accels" in fields:
         words.append(f"{fields['accels']} slot{'s' if fields['accels'] > 1 else ''} per node")
         options += ["--accels", str(fields["accels"])]
+    if "device" in fields:
+        words.append("slots of any kind")
+        options += ["--device", str(fields["device"])]
     if "priority" in fields:
         words.append(f"priority {fields['priority']}")
         options += ["--priority", str(fields["priority"])]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shoal.core.errors import InvalidSpec, NotFound
+from shoal.core.errors import Corrupt, InvalidSpec, NotFound
 from shoal.core.names import did_you_mean
 from shoal.core.people import SecretSet, SecretView
 from shoal.core.schema import utcnow
@@ -37,7 +37,7 @@ def set_secret(ctx: Context, access: Access, body: SecretSet) -> SecretView:
 def list_secrets(ctx: Context, access: Access) -> list[SecretView]:
     with ctx.db.read() as session:
         rows = session.scalars(select(Secret).where(Secret.workspace_id == access.workspace_id).order_by(Secret.name))
-        return [_view(row) for row in rows]
+        return [_view(row, readable=_is_readable(ctx, row)) for row in rows]
 
 
 def delete_secret(ctx: Context, access: Access, name: str) -> None:
@@ -47,7 +47,7 @@ def delete_secret(ctx: Context, access: Access, name: str) -> None:
             raise _unknown(session, access.workspace_id, name)
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def open_secrets(ctx: Context, workspace_id: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -56,7 +56,21 @@ def open_secrets(ctx: Context, workspace_id: str, names: Mapping[str, str]) -> d
         return {}
     with ctx.db.read() as session:
         sealed = _sealed(session, workspace_id, names)
-    return {env: ctx.vault.open(sealed[name], bound_to=_bond(workspace_id, name)) for env, name in names.items()}
+    return {env: _open(ctx, workspace_id, name, sealed[name]) for env, name in names.items()}
+
+
+def _open(ctx: Context, workspace_id: str, name: str, sealed: bytes) -> str:
+    try:
+        return ctx.vault.open(sealed, bound_to=_bond(workspace_id, name))
+    except Corrupt:
+        raise Corrupt(
+            f"The secret '{name}' cannot be decrypted: it was stored with another secret.key. Set it again.",
+            hint=f"shoal secret create {name}",
+        ) from None
+
+
+def _is_readable(ctx: Context, row: Secret) -> bool:
+    return ctx.vault.opens(row.sealed, bound_to=_bond(row.workspace_id, row.name))
 
 
 def _sealed(session: Session, workspace_id: str, names: Mapping[str, str]) -> dict[str, bytes]:
@@ -79,5 +93,5 @@ def _bond(workspace_id: str, name: str) -> str:
     return f"{workspace_id}/{name}"
 
 
-def _view(row: Secret) -> SecretView:
-    return SecretView(name=row.name, created_at=row.created_at, updated_at=row.updated_at)
+def _view(row: Secret, *, readable: bool = True) -> SecretView:
+    return SecretView(name=row.name, created_at=row.created_at, updated_at=row.updated_at, readable=readable)

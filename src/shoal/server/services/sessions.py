@@ -42,10 +42,10 @@ def end_session(ctx: Context, principal: Principal, session_id: str) -> None:
         if session.scalar(mine.returning(SessionRow.id)) is None:
             raise NotFound("That session has ended already.")
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def end_others(ctx: Context, principal: Principal) -> int:
     """All but the one that asks; returns how many."""
     others = delete(SessionRow).where(SessionRow.user_id == principal.user_id, SessionRow.id != principal.key_id)
-    return ctx.db.write(lambda session: len(session.scalars(others.returning(SessionRow.id)).all()))
+    return ctx.db.write(lambda session: len(session.scalars(others.returning(SessionRow.id)).all()), essential=True)

@@ -98,7 +98,7 @@ def get(ctx: Context, access: Access, reference: str) -> SnapshotView:
 
 
 def delete(ctx: Context, access: Access, reference: str) -> None:
-    ctx.db.write(lambda session: session.delete(find_snapshot(session, access, reference)))
+    ctx.db.write(lambda session: session.delete(find_snapshot(session, access, reference)), essential=True)
 
 
 def find_snapshot(session: Session, access: Access, reference: str) -> Snapshot:
@@ -119,7 +119,10 @@ def mount(session: Session, access: Access, reference: str) -> dict[str, str]:
 
 
 def drop_expired(ctx: Context) -> None:
-    ctx.db.write(lambda session: session.execute(delete_rows(Snapshot).where(Snapshot.expires_at < utcnow())) and None)
+    ctx.db.write(
+        lambda session: session.execute(delete_rows(Snapshot).where(Snapshot.expires_at < utcnow())) and None,
+        essential=True,
+    )
 
 
 def view(row: Snapshot) -> SnapshotView:

@@ -40,10 +40,20 @@ def ask_of_stalled(ctx: Context, attempt_id: str, quiet_s: float) -> None:
     ctx.orders.ask(attempt_id, DO, f"no line, metric or step for {quiet_s:.0f} s", is_stall=True)
 
 
+def probe(ctx: Context, attempt_id: str) -> None:
+    """Look at a quiet attempt without a word to anyone, to tell whether it hangs."""
+    ctx.orders.ask(attempt_id, DO, is_probe=True)
+
+
 def report(ctx: Context, who: AgentIdentity, found: StacksReport) -> None:
     """What one node has found. The first to answer makes the event, the others add to it."""
     order = ctx.orders.answered(found.order, who.attempt_id, who.node)
     if order is None:
+        return
+    if order.is_probe or order.is_stall:
+        _refuse_foreign_of(ctx, who, found.ranks)
+        ctx.stalls.note(who.attempt_id, found.ranks)
+    if order.is_probe:
         return
 
     def work(session: Session) -> None:
@@ -111,10 +121,15 @@ def _refuse_foreign(ranks: Iterable[RankStack], node: int, accels: int) -> None:
             raise InvalidSpec(f"Rank {rank.rank} is not one of node {node}.")
 
 
+def _refuse_foreign_of(ctx: Context, who: AgentIdentity, ranks: Iterable[RankStack]) -> None:
+    with ctx.db.read() as session:
+        _refuse_foreign(ranks, who.node, session.get_one(Job, who.job_id).spec["accels"])
+
+
 def _add(event: Event, order: Order, node: int, of: int, ranks: Iterable[RankStack]) -> None:
     kept: dict[str, dict[str, Any]] = {g["key"]: dict(g) for g in event.data.get("groups", [])}
     for rank in ranks:
-        about = rank.model_dump(mode="json", exclude={"rank", "frames"})
+        about = rank.model_dump(mode="json", exclude={"rank", "frames", "stopped", "cpu_s", "moved"})
         key = place(about)
         group = kept.setdefault(key, {"key": key, "ranks": [], "about": about, "frames": rank.frames})
         group["ranks"] = sorted({*group["ranks"], rank.rank})

@@ -16,13 +16,15 @@ from shoal.core.errors import Fenced, InvalidSpec, OutOfSequence
 from shoal.core.jobs import LogLine, LogPage
 from shoal.core.states import NodeState
 from shoal.server.context import Context
-from shoal.server.models.jobs import Node, Segment, StreamHead
+from shoal.server.models.jobs import Event, Job, Node, Segment, StreamHead
 from shoal.server.policy import Access, AgentIdentity
 from shoal.server.services import find, metrics
+from shoal.server.services.events import tell
 
 _MAX_PLAIN = 16 << 20
 _PAGE_SEGMENTS = 64
 _PAGE_LINES = 20_000
+LATE = "late_records"
 _SKEW_S = 2.0
 """By so much the clocks of machines may differ."""
 _RANK = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -34,7 +36,11 @@ def append(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count:
     Of a node that was held lost, what it says of later moments is refused: somebody else does its work by then.
     """
     take = _take_metrics if stream == metrics.STREAM else _take_records
-    next_seq = take(ctx, who, stream, seq_first, count, body)
+    try:
+        next_seq = take(ctx, who, stream, seq_first, count, body)
+    except Fenced:
+        _tell_late(ctx, who)
+        raise
     ctx.live.job_changed(who.job_id)
     return SegmentReply(next_seq=next_seq)
 
@@ -92,6 +98,24 @@ def _in_time(session: Session, who: AgentIdentity, records: list[Any]) -> list[A
     if all(r is None for r in kept):
         raise Fenced()
     return kept
+
+
+def _tell_late(ctx: Context, who: AgentIdentity) -> None:
+    """Say in the job's events, once for each node, that what it wrote later is not kept."""
+
+    def work(session: Session) -> bool:
+        known = select(Event.seq).where(Event.job_id == who.job_id, Event.kind == LATE, Event.attempt == who.attempt)
+        if any(data.get("node") == who.node for data in session.scalars(known.with_only_columns(Event.data))):
+            return False
+        text = (
+            f"node {who.node} of attempt {who.attempt} went on after it was given up; what it wrote later is not kept"
+        )
+        job = session.get_one(Job, who.job_id)
+        tell(session, job, LATE, text, attempt=who.attempt, data={"node": who.node})
+        return True
+
+    if ctx.db.write(work):
+        ctx.live.job_changed(who.job_id)
 
 
 def _moment(record: dict[str, Any]) -> float:
@@ -202,8 +226,7 @@ def read_logs(
         for line in _lines(segment)
         if (rank is None or line.rank == rank) and (since is None or line.at >= since)
     ]
-    lines.sort(key=lambda line: (line.attempt, line.at))
-    return LogPage(lines=lines, cursor=page[-1].id if page else after, more=more)
+    return LogPage(lines=in_order(lines), cursor=page[-1].id if page else after, more=more)
 
 
 def _page(segments: list[Segment]) -> list[Segment]:
@@ -218,6 +241,14 @@ def _page(segments: list[Segment]) -> list[Segment]:
 
 def _lines(segment: Segment) -> Iterator[LogLine]:
     return (log_line(segment.attempt, segment.node, record) for record in _decode(segment.body))
+
+
+def in_order(lines: list[LogLine]) -> list[LogLine]:
+    """Lines of several nodes in order of time, given in the order they were stored in.
+
+    Lines written in one go have one time. Among them each node's stay together, in their order: the sort is stable.
+    """
+    return sorted(lines, key=lambda line: (line.attempt, line.at, line.node))
 
 
 def log_line(attempt: int, node: int, record: dict[str, Any]) -> LogLine:

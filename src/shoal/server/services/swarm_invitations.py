@@ -98,7 +98,7 @@ def revoke(ctx: Context, access: Access, swarm: str, invitation: str) -> None:
         for row in rows:
             revoke_row(session, row, access.principal.email)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def revoke_row(session: Session, row: SwarmInvitation, by: str) -> None:

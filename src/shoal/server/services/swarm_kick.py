@@ -34,7 +34,7 @@ def kick(ctx: Context, access: Access, swarm: str, peer: str, request: Kick) -> 
             swarm_invitations.revoke_row(session, invitation, access.principal.email)
         return found.id, row.id
 
-    swarm_id, peer_id = ctx.db.write(work)
+    swarm_id, peer_id = ctx.db.write(work, essential=True)
     changed(ctx, swarm_id)
     with ctx.db.read() as session:
         return next(view for view in swarm_views.peers(session, swarm_id) if view.id == peer_id)

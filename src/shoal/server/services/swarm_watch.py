@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from shoal.core.errors import Corrupt, NotFound, ShoalError
+from shoal.core.loops import Loop
 from shoal.core.swarm import KeeperOrder, SwarmSpec, Ticket
 from shoal.core.swarm_views import SwarmState
 from shoal.server.context import Context
@@ -34,6 +34,8 @@ _SETTLED_S = 60.0
 _LEAVE_S = 30.0
 """For a last checkpoint, and for the word to reach the peers; then it is asked to end, and ended."""
 _END_S = 10.0
+_BOUND_S = 600.0
+"""A pass may have to lay out a large checkpoint."""
 
 
 @dataclass(slots=True)
@@ -56,24 +58,22 @@ class SwarmWatch:
         self._ctx, self._url, self._command = ctx, url, command
         self._known: dict[str, _Watched] = {}
         self._is_first = True
-        self._thread = threading.Thread(target=self._run, name="swarm-watch", daemon=True)
+        self._loop = Loop(
+            "swarms", self._step, wait=ctx.keepers.wake.wait, is_closing=lambda: ctx.live.closing, bound_s=_BOUND_S
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._ctx.loops.start(self._loop)
 
     def stop(self) -> None:
         """After `live.close()`. Keepers go on; the next server finds them."""
         self._ctx.keepers.wake.set()
-        self._thread.join()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self._ctx.live.closing:
-            self._ctx.keepers.wake.clear()
-            try:
-                self.look(time.monotonic())
-            except Exception:
-                logger.exception("looking after swarms failed")
-            self._ctx.keepers.wake.wait(_LOOK_S if self._known else _IDLE_S)
+    def _step(self) -> float:
+        self._ctx.keepers.wake.clear()
+        self.look(time.monotonic())
+        return _LOOK_S if self._known else _IDLE_S
 
     def look(self, now: float) -> None:
         with self._ctx.db.read() as session:

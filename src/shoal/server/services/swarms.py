@@ -127,7 +127,7 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> SwarmView:
             swarm_rows.tell(session, swarm.id, "stopped", swarm.reason)
         return swarm.id
 
-    return _changed(ctx, access, ctx.db.write(work))
+    return _changed(ctx, access, ctx.db.write(work, essential=True))
 
 
 def resume(ctx: Context, access: Access, name_or_id: str, *, force: bool = False) -> SwarmView:
@@ -172,7 +172,7 @@ def delete(ctx: Context, access: Access, name_or_id: str) -> None:
         session.execute(sql_delete(Swarm).where(Swarm.id == swarm.id))
         return swarm.id
 
-    swarm_id = ctx.db.write(work)
+    swarm_id = ctx.db.write(work, essential=True)
     KeeperProcess(swarm_rows.folder(ctx, swarm_id)).remove()
     ctx.keepers.forget(swarm_id)
     ctx.keepers.wake.set()

@@ -108,7 +108,7 @@ def stop(ctx: Context, access: Access, name_or_id: str) -> SweepView:
             sweep.revision += 1
         return sweep.id
 
-    return _changed(ctx, access, ctx.db.write(work))
+    return _changed(ctx, access, ctx.db.write(work, essential=True))
 
 
 def rerun(ctx: Context, access: Access, name_or_id: str, *, failed: bool = False) -> SweepView:
@@ -161,9 +161,11 @@ def delete(ctx: Context, access: Access, name_or_id: str, *, jobs: bool = False)
         session.execute(sql_delete(Sweep).where(Sweep.id == sweep.id))
         return sweep.id, [job.id for job in found]
 
-    sweep_id, gone = ctx.db.write(work)
+    sweep_id, gone = ctx.db.write(work, essential=True)
     for some in in_parts(gone):  # others want to write too
-        job_service.clean_up(ctx, some, ctx.db.write(functools.partial(job_service.remove, job_ids=some)))
+        job_service.clean_up(
+            ctx, some, ctx.db.write(functools.partial(job_service.remove, job_ids=some), essential=True)
+        )
     ctx.live.sweep_changed(sweep_id)
 
 

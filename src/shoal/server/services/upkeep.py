@@ -20,6 +20,7 @@ from shoal.server.models.snapshots import Snapshot
 from shoal.server.models.swarm import Swarm
 from shoal.server.models.sweeps import Sweep
 from shoal.server.services import snapshots
+from shoal.server.services.put_back import resumed_manifests
 from shoal.store.check import check as check_store
 from shoal.store.check import usage as store_usage
 from shoal.store.gc import collect
@@ -79,7 +80,7 @@ def check(ctx: Context, *, quarantine: bool) -> CheckView:
         size=report.size,
         damaged_chunks=sorted(report.damaged),
         missing_chunks=sorted(report.missing),
-        hurt=ctx.db.write(work) if hurt else [],
+        hurt=ctx.db.write(work, essential=True) if hurt else [],
     )
 
 
@@ -109,7 +110,7 @@ def _used_manifests(session: Session) -> set[str]:
         i["manifest_id"] for query in (open_jobs, sweeps, swarms) for inputs in session.scalars(query) for i in inputs
     }
     resumes = session.scalars(select(Attempt.resume).where(Attempt.state != AttemptState.ENDED.value))
-    used |= {resume.get("manifest_id") for resume in resumes if resume}
+    used |= {m for resume in resumes if resume for m in resumed_manifests(resume)}
     return {m for m in used if m}
 
 
@@ -117,7 +118,8 @@ def _drop_unused_sources(ctx: Context, grace_s: float) -> None:
     old = utcnow() - timedelta(seconds=grace_s)
     used = select(Job.source_id).union(select(Sweep.source_id), select(Swarm.source_id))
     ctx.db.write(
-        lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None
+        lambda session: session.execute(delete(Source).where(Source.created_at < old, Source.id.not_in(used))) and None,
+        essential=True,
     )
 
 
@@ -143,4 +145,4 @@ def _forget_gone_chunks(ctx: Context) -> None:
 def _forget(ctx: Context, hashes: list[bytes]) -> None:
     for some in in_parts(hashes):
         query = delete(WorkspaceChunk).where(WorkspaceChunk.hash.in_(some))
-        ctx.db.write(lambda session, query=query: session.execute(query) and None)  # type: ignore[misc]
+        ctx.db.write(lambda session, query=query: session.execute(query) and None, essential=True)  # type: ignore[misc]

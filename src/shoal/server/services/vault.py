@@ -20,6 +20,11 @@ class Vault:
         self._key = _load_or_make(key_file)
         self._aead = AESGCM(self._key)
 
+    @property
+    def check_value(self) -> str:
+        """What tells this key from another, and nothing of the key."""
+        return self.derive("check value of the secret key")
+
     def derive(self, label: str) -> str:
         """A token that only this server can make, and makes again the same."""
         return base64.urlsafe_b64encode(hmac.digest(self._key, label.encode(), "sha256")).decode().rstrip("=")
@@ -36,6 +41,13 @@ class Vault:
             raise Corrupt(
                 "A secret cannot be decrypted: the server's secret.key is not the one it was made with."
             ) from None
+
+    def opens(self, sealed: bytes, *, bound_to: str) -> bool:
+        try:
+            self.open(sealed, bound_to=bound_to)
+        except Corrupt:
+            return False
+        return True
 
 
 def _load_or_make(path: Path) -> bytes:

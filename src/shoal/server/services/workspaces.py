@@ -81,7 +81,7 @@ def delete_workspace(ctx: Context, access: Access) -> None:
         session.execute(delete(Workspace).where(Workspace.id == access.workspace_id))
         return attempts
 
-    for attempt_id in ctx.db.write(work):
+    for attempt_id in ctx.db.write(work, essential=True):
         ctx.engine.clean(attempt_id)
 
 
@@ -104,7 +104,9 @@ def set_member(ctx: Context, access: Access, body: MemberSet) -> MemberView:
         user = session.scalar(select(User).where(User.email == email))
         if user is None:
             raise NotFound(
-                f"Nobody has an account for {email} on this server; they sign up first.", hint="shoal signup"
+                f"Nobody has an account for {email} on this server. An invitation lets them make one.",
+                hint=f"shoal workspace invite {email}",
+                details={"no_account": email},
             )
         row = session.get(Member, (access.workspace_id, user.id))
         if row is None:
@@ -135,7 +137,7 @@ def remove_member(ctx: Context, access: Access, id_or_email: str) -> None:
         _let_go(session, access, row)
         session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
 
 
 def _let_go(session: Session, access: Access, member: Member) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from sqlalchemy import select
 
 from shoal.core.errors import ShoalError
+from shoal.core.loops import Loop
 from shoal.core.sweeps import SweepState
 from shoal.server.context import Context
 from shoal.server.models.sweeps import Sweep
@@ -31,7 +31,9 @@ class Sweeper:
         """Results of trials that run are written no more often than that: each time is an fsync."""
         self.ctx, self._store_every_s = ctx, store_every_s
         self._heard = ctx.live.listen()
-        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+        self._loop = Loop(
+            "sweeper", self._step, wait=self._heard.wait, is_closing=lambda: ctx.live.closing, every_s=_TICK_S
+        )
         self._known: dict[str, SweepMemory] | None = None
         """Sweeps that run; None until they have been read."""
         self._stale: set[str] = set()
@@ -39,20 +41,17 @@ class Sweeper:
         self._looked_at = 0.0
 
     def start(self) -> None:
-        self._thread.start()
+        self.ctx.loops.start(self._loop)
 
     def stop(self) -> None:
         """After `live.close()`: let the present pass end."""
-        self._thread.join()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self.ctx.live.closing:
-            began = time.monotonic()
-            with _logged("all"):
-                self.pass_once()
-            if not self.ctx.live.closing:
-                time.sleep(min(_PAUSE_S, time.monotonic() - began))
-                self._heard.wait(_TICK_S)
+    def _step(self) -> None:
+        began = time.monotonic()
+        self.pass_once()
+        if not self.ctx.live.closing:
+            time.sleep(min(_PAUSE_S, time.monotonic() - began))
 
     def pass_once(self) -> None:
         """Over the sweeps of which something has been heard, or that are due."""

@@ -10,13 +10,25 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DatabaseError
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
-from shoal.core.errors import Internal, InvalidSpec, KeyExpired, NotFound, NotSignedIn, ShoalError, UsageError
+from shoal.core.errors import (
+    Internal,
+    InvalidSpec,
+    KeyExpired,
+    NotFound,
+    NotSignedIn,
+    ShoalError,
+    StorageFull,
+    UsageError,
+)
+from shoal.server.db import storage_error
 from shoal.server.policy import check_app
+from shoal.server.services import disk_use
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
 from shoal.server.web.routes import (
@@ -27,6 +39,7 @@ from shoal.server.web.routes import (
     datasets,
     figures,
     home,
+    invites,
     job,
     jobs,
     join,
@@ -64,7 +77,7 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, join, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
+        static, account, join, invites, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
         keys, pool, live, settings, admin,
     ):  # fmt: skip
         app.include_router(module.router)
@@ -72,7 +85,8 @@ def build() -> FastAPI:
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
+    for kind in (OSError, DatabaseError, Exception):
+        app.add_exception_handler(kind, _bug)
     check_app(app)
     return app
 
@@ -92,6 +106,8 @@ def answer(request: Request, error: ShoalError) -> Response:
 
 
 def _shoal_error(request: Request, error: Any) -> Response:
+    if isinstance(error, StorageFull):
+        error = disk_use.explain(request.app.state.context, error)
     return answer(request, error)
 
 
@@ -110,5 +126,8 @@ def _http_error(request: Request, error: Any) -> Response:
 
 
 def _bug(request: Request, error: Exception) -> Response:
+    if (meant := storage_error(error)) is not None:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        return _shoal_error(request, meant)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(request, Internal())

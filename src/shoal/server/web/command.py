@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.core.durations import short_duration
+from shoal.core.durations import stall_timeout
 from shoal.core.jobs import JobSpec
 from shoal.core.sweeps import SweepSpec
 from shoal.tune.space import param_text
@@ -71,7 +71,7 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
                 words.append(option_of(name))
                 continue
             for one in value if isinstance(value, list) else [value]:
-                words += [option_of(name), short_duration(one) if name.endswith("_s") else str(one)]
+                words += [option_of(name), stall_timeout(one) if name.endswith("_s") else str(one)]
     for name, value in spec.env.items():
         words += ["--env", f"{name}={value}"]
     for name, secret in spec.secrets.items():

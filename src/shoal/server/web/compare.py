@@ -34,13 +34,16 @@ _NEUTRAL = re.compile(
 _SPEC = {
     "checkpoint": "Starts from",
     "accels": "Slots per node",
+    "device": "Kind of slots",
     "max_restarts": "Restarts",
     "priority": "Priority",
     "time_limit_s": "Time limit (s)",
+    "stall_timeout_s": "Stall timeout (s)",
     "budget": "Budget",
     "keep_last": "Checkpoints kept",
     "keep_best": "Best kept by",
     "launcher": "Launcher",
+    "allow_torch_change": "May replace torch",
 }
 
 

@@ -1,4 +1,7 @@
-"""The session cookie. It holds a session's token, never an API key, and only our own pages can send it with a change."""
+"""The console's cookies: the session and the workspace last visited.
+
+The session's holds its token, never an API key, and only our own pages can send it with a change.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from starlette.responses import Response
 from shoal.core.schema import utcnow
 
 _NAME = "shoal_session"
+_WORKSPACE = "shoal_workspace"
+_WORKSPACE_LIFE_S = 400 * 86_400
 
 
 def session_token(connection: HTTPConnection) -> str:
@@ -33,12 +38,32 @@ def clear_session(response: Response, connection: HTTPConnection) -> None:
     response.delete_cookie(_name(connection), path="/", httponly=True, samesite="lax", secure=_is_secure(connection))
 
 
-def _name(connection: HTTPConnection) -> str:
+def last_workspace(connection: HTTPConnection) -> str:
+    """The id of the workspace last visited in this browser, or nothing. It grants no access."""
+    return connection.cookies.get(_name(connection, _WORKSPACE), "")
+
+
+def keep_workspace(response: Response, connection: HTTPConnection, workspace_id: str) -> None:
+    """Remember the workspace for pages that are outside any, and for the next visit."""
+    if last_workspace(connection) == workspace_id:
+        return
+    response.set_cookie(
+        _name(connection, _WORKSPACE),
+        workspace_id,
+        max_age=_WORKSPACE_LIFE_S,
+        httponly=True,
+        samesite="lax",
+        secure=_is_secure(connection),
+        path="/",
+    )
+
+
+def _name(connection: HTTPConnection, base: str = _NAME) -> str:
     """Over https the browser itself guards the name; on loopback, servers of several ports share one jar."""
     if _is_secure(connection):
-        return f"__Host-{_NAME}"
+        return f"__Host-{base}"
     port = connection.url.port
-    return f"{_NAME}_{port}" if port else _NAME
+    return f"{base}_{port}" if port else base
 
 
 def _is_secure(connection: HTTPConnection) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from shoal.core.durations import parse_duration, short_duration
+from shoal.core.durations import parse_duration, parse_stall_timeout, short_duration, stall_timeout
 from shoal.core.errors import InvalidSpec, UsageError
 from shoal.core.jobs import JobSpec, JobView
 from shoal.core.schema import View
@@ -12,9 +12,10 @@ from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_row
 from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
-_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "keep_best", "launcher", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
+_TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "stall_timeout", "keep_best", "launcher", "device", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
           *_NUMBERS)  # fmt: skip
 
+_STALL = "Stall timeout"
 _OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
 
 
@@ -46,12 +47,15 @@ class Draft(View):
     env: list[Pair] = []
     secrets: list[Pair] = []
     time_limit: str = ""
+    stall_timeout: str = ""
     max_restarts: str = "3"
     priority: str = "0"
     keep_last: str = ""
     keep_best: str = ""
     launcher: str = "direct"
     allow_cpu: bool = False
+    allow_torch_change: bool = False
+    device: str = "auto"
     expected: str = ""
     budget: str = ""
     batch: str = ""
@@ -86,6 +90,7 @@ def from_form(form: Form) -> Draft:
         secrets=_pairs(form, "secret_env", "secret_name"),
         grow="grow" in form,
         allow_cpu="allow_cpu" in form,
+        allow_torch_change="allow_torch_change" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -112,12 +117,15 @@ def from_spec(spec: JobSpec) -> Draft:
         env=[Pair(name=k, value=v) for k, v in spec.env.items()],
         secrets=[Pair(name=k, value=v) for k, v in spec.secrets.items()],
         time_limit=short_duration(spec.time_limit_s) if spec.time_limit_s else "",
+        stall_timeout="" if spec.stall_timeout_s is None else stall_timeout(spec.stall_timeout_s),
         max_restarts=str(spec.max_restarts),
         priority=str(spec.priority),
         keep_last=str(spec.keep_last or ""),
         keep_best=spec.keep_best or "",
         launcher=spec.launcher,
         allow_cpu=spec.allow_cpu,
+        allow_torch_change=spec.allow_torch_change,
+        device=spec.device,
         expected=short_duration(spec.expected_s) if spec.expected_s else "",
         budget=spec.budget or "",
         batch=spec.batch or "",
@@ -171,6 +179,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         env=env,
         secrets=secrets,
         time_limit_s=_seconds(draft.time_limit, "Time limit"),
+        stall_timeout_s=_seconds(draft.stall_timeout, _STALL),
         expected_s=_seconds(draft.expected, "Expected time"),
         budget=draft.budget or None,
         batch=draft.batch or None,
@@ -179,6 +188,8 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         keep_best=draft.keep_best or None,
         launcher=draft.launcher,
         allow_cpu=draft.allow_cpu,
+        allow_torch_change=draft.allow_torch_change,
+        device=draft.device,
     )
 
 
@@ -186,7 +197,7 @@ def _seconds(text: str, label: str) -> int | None:
     if not text:
         return None
     try:
-        return max(1, round(parse_duration(text, label)))
+        return parse_stall_timeout(text, label) if label == _STALL else max(1, round(parse_duration(text, label)))
     except UsageError as error:
         raise InvalidSpec(error.message, hint=error.hint) from None
 

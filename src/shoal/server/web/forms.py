@@ -55,6 +55,11 @@ def parse_json(model: type[Model], text: str) -> Model:
         raise _refusal(error) from None
 
 
+def days_of(text: str) -> int:
+    """Return the number of days a form gives; 0 where it gives none. A number too long to be one is cut short."""
+    return int(text[:9]) if text.isdecimal() else 0
+
+
 def go(request: Request, path: str) -> Response:
     """Leave for another page."""
     if is_htmx(request):

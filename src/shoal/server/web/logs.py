@@ -22,7 +22,7 @@ from shoal.server.context import Context
 from shoal.server.models.jobs import Segment
 from shoal.server.policy import Access
 from shoal.server.services import find
-from shoal.server.services.streams import bounded, log_line
+from shoal.server.services.streams import bounded, in_order, log_line
 
 LINE_BITS = 21
 """A segment unpacks to 16 MiB at most, and no record has less than eight bytes. logs.js knows this number, too."""
@@ -134,11 +134,6 @@ def plain(body: bytes, unpack: zstandard.ZstdDecompressor | None = None) -> byte
     return bounded(body)
 
 
-def in_order(lines: list[LogLine]) -> list[LogLine]:
-    """Nodes send by themselves; people read by time."""
-    return sorted(lines, key=lambda line: (line.attempt, line.at))
-
-
 @dataclass(slots=True)
 class _Reader:
     """Takes lines of segments until it has enough, or has looked at enough."""
@@ -176,10 +171,10 @@ def _backwards(ctx: Context, query: Select[Any], chosen: Filter, before: int | N
             first = place(segment.id, stopped or 0)
             if stopped is not None:
                 earlier = stopped > 0 or index + 1 < len(batch) or len(batch) == size
-                return _slice(reader, first, before or place(cursor + 1, 0), cursor, earlier=earlier)
+                return _slice(reader.lines[::-1], first, before or place(cursor + 1, 0), cursor, earlier=earlier)
         if len(batch) < size:
             cursor = cursor or 0
-            return _slice(reader, first, before or place(cursor + 1, 0), cursor, earlier=False)
+            return _slice(reader.lines[::-1], first, before or place(cursor + 1, 0), cursor, earlier=False)
         upper, size = place(batch[-1].id, 0), _BATCH
 
 
@@ -195,14 +190,17 @@ def _forwards(ctx: Context, query: Select[Any], chosen: Filter, after: int, want
             stopped = reader.take(segment, records, range(begin, len(records)))
             if stopped is not None:
                 later = stopped + 1 < len(records) or index + 1 < len(batch) or len(batch) == size
-                return _slice(reader, after, place(segment.id, stopped + 1), cursor, earlier=True, later=later)
+                return _slice(reader.lines, after, place(segment.id, stopped + 1), cursor, earlier=True, later=later)
         lower, is_last, size = place(cursor + 1, 0), len(batch) < size, _BATCH
         if is_last:
-            return _slice(reader, after, lower, cursor, earlier=True)
+            return _slice(reader.lines, after, lower, cursor, earlier=True)
 
 
-def _slice(reader: _Reader, first: int, next_: int, cursor: int, *, earlier: bool, later: bool = False) -> LogSlice:
-    return LogSlice(lines=in_order(reader.lines), first=first, next=next_, cursor=cursor, earlier=earlier, later=later)
+def _slice(
+    stored: list[LogLine], first: int, next_: int, cursor: int, *, earlier: bool, later: bool = False
+) -> LogSlice:
+    """The slice of `stored`, lines in the order they were stored in: `in_order` keeps it among lines of one moment."""
+    return LogSlice(lines=in_order(stored), first=first, next=next_, cursor=cursor, earlier=earlier, later=later)
 
 
 def _as_text(segment: Stored, record: dict[str, Any]) -> str:

@@ -23,14 +23,18 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Nav:
     workspace: str | None
-    """The one whose links are shown; on pages outside any, the first."""
+    """The one whose links are shown; on pages outside any, the one last visited, else the first."""
     workspaces: list[WorkspaceView]
     sections: list[tuple[str, list[Link]]]
 
     @classmethod
-    def of(cls, path: str, access: Access | None, mine: list[WorkspaceView], *, admin: bool = False) -> Nav:
-        name = access.workspace if access else (mine[0].name if mine else None)
-        ident = access.workspace_id if access else (mine[0].id if mine else None)
+    def of(
+        cls, path: str, access: Access | None, mine: list[WorkspaceView], *, last: str = "", admin: bool = False
+    ) -> Nav:
+        """The side bar of a page. `last` is the id of the workspace last visited."""
+        near = next((w for w in mine if w.id == last), mine[0] if mine else None)
+        name = access.workspace if access else (near.name if near else None)
+        ident = access.workspace_id if access else (near.id if near else None)
         sections = [("", [Link("Home", "/", "home"), Link("Workspaces", "/workspaces", "workspaces")])]
         if name is not None and ident is not None:
             sections.append((name, _workspace_links(workspace_path(name, ident))))

@@ -21,6 +21,7 @@ from shoal.server.services import leases, workspaces
 from shoal.server.services.lease_clock import NOTICE_S
 from shoal.server.web import format as formats
 from shoal.server.web import highlight
+from shoal.server.web.cookies import keep_workspace, last_workspace
 from shoal.server.web.nav import Nav, job_path, swarm_path, sweep_path, workspace_path
 
 STATIC = Path(__file__).parent / "static"
@@ -60,10 +61,13 @@ def page(
         return html(part, values, status=status)
     mine = workspaces.list_workspaces(ctx, principal)
     frame = {
-        "nav": Nav.of(request.url.path, access, mine, admin=principal.is_admin),
+        "nav": Nav.of(request.url.path, access, mine, last=last_workspace(request), admin=principal.is_admin),
         "ending": leases.list_ending(ctx, principal, within_s=NOTICE_S),
     }
-    return html(template, values | frame, status=status)
+    response = html(template, values | frame, status=status)
+    if access is not None:
+        keep_workspace(response, request, access.workspace_id)
+    return response
 
 
 def refused(

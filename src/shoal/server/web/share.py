@@ -26,6 +26,7 @@ from shoal.server.web import code, logs, previews, samples, story
 from shoal.server.web.redact import Redactor
 from shoal.server.web.render import STATIC, environment
 
+SMOOTHING = (0.6, 0.9, 0.98)
 MOST_METRICS, MANY_POINTS, FEW_POINTS = 300, 600, 200
 LOG_LINES, LOG_CHARS = 500, 512 << 10
 MOST_FILES, FILE_CHARS, CODE_CHARS, COLOURED_CHARS = 100, 64 << 10, 1 << 20, 128 << 10
@@ -65,6 +66,7 @@ def share(ctx: Context, access: Access, job: str) -> Shared:
     shown = _hidden(view, hide)
     values: dict[str, Any] = {
         "job": shown,
+        "smoothing": SMOOTHING,
         "config": config,
         "metrics": [_summary(m, hide) for m in known],
         "environment": samples.environment(ctx, access, view.id),
@@ -72,7 +74,7 @@ def share(ctx: Context, access: Access, job: str) -> Shared:
         "files": _files(ctx, access, view, hide),
         "checkpoints": checkpoints.list_checkpoints(ctx, access, view.id)[::-1][:MOST_CHECKPOINTS],
         "pictures": _pictures(ctx, access, view.id, hide),
-        "data": _data(_points(ctx, access, view.id, known), _log(ctx, access, view.id), hide),
+        "data": _data(_curves(ctx, access, view.id, known), _log(ctx, access, view.id), hide),
         "assets": assets(),
     }
     return Shared(view.name, environment().get_template("share.html").render(values).encode("utf-8", "replace"))
@@ -137,14 +139,29 @@ def _summary(metric: MetricName, hide: Redactor) -> MetricName:
     return metric.model_copy(update={"name": hide.text(metric.name), "last": hide.data(metric.last)})
 
 
-def _points(ctx: Context, access: Access, job: str, known: list[MetricName]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """Charts of a shared run. There is no server to ask for another smoothing, so each of `SMOOTHING` is in the file."""
+
+    points: dict[str, Any]
+    smoothed: dict[str, dict[str, Any]]
+    """Metric → x, and a list of values for each smoothing."""
+
+
+def _curves(ctx: Context, access: Access, job: str, known: list[MetricName]) -> _Curves:
     names = [m.name for m in known[:MOST_METRICS]]
     if not names:
-        return {}
-    points = MANY_POINTS if len(names) <= MOST_METRICS // 6 else FEW_POINTS
-    body = metric_reads.read(ctx, access, job, names=names, points=points, axis="step", after=0, ghosts=False)
-    found: dict[str, Any] = json.loads(body)["metrics"]
-    return found
+        return _Curves({}, {})
+    count = MANY_POINTS if len(names) <= MOST_METRICS // 6 else FEW_POINTS
+    read = functools.partial(
+        metric_reads.read, ctx, access, job, names=names, points=count, axis="step", after=0, ghosts=False
+    )
+    found = [json.loads(read(smoothing=weight)) for weight in SMOOTHING]
+    smoothed = {
+        name: {"x": [x for x, _ in rows], "levels": [[v for _, v in one["smoothed"].get(name, [])] for one in found]}
+        for name, rows in found[0]["smoothed"].items()
+    }
+    return _Curves(found[0]["metrics"], smoothed)
 
 
 def _log(ctx: Context, access: Access, job: str) -> list[LogLine]:
@@ -157,10 +174,11 @@ def _log(ctx: Context, access: Access, job: str) -> list[LogLine]:
     return lines
 
 
-def _data(metrics: dict[str, Any], log: list[LogLine], hide: Redactor) -> Markup:
+def _data(curves: _Curves, log: list[LogLine], hide: Redactor) -> Markup:
     """JSON for the script; a `<` in it would end the element it stands in."""
     plain = {
-        "metrics": {hide.text(name): points for name, points in metrics.items()},
+        "metrics": {hide.text(name): points for name, points in curves.points.items()},
+        "smoothed": {hide.text(name): lines for name, lines in curves.smoothed.items()},
         "log": [[round(line.at, 3), line.rank, line.stream, hide.text(line.text)] for line in log],
     }
     text = json.dumps(plain, separators=(",", ":"), ensure_ascii=True)

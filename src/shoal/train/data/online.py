@@ -24,12 +24,12 @@ from shoal.train.data.base import (
     at_least_one,
     check_state,
     global_batch,
-    loader_options,
     make_loader,
     share,
     undrawn,
 )
 from shoal.train.data.files import Paths, Read, expand, read_samples
+from shoal.train.data.streamed import Streamed
 
 torch: Any = import_module("torch")
 
@@ -71,9 +71,25 @@ class Online:
         self._buffer = at_least_one("shuffle_buffer", shuffle_buffer)
         files = _files_to_read(source, read)
         if files is None:
-            self._engine: _Streamed | _Read = _Streamed(source, self, decode)
+            self._engine: Streamed | _Read = self._streamed(source, decode)
         else:
             self._engine = _Read(files, self, decode, read or read_samples)
+
+    def _streamed(self, source: Any, decode: Callable[[Any], Any] | None) -> Streamed:
+        from shoal.data.streams import stream
+
+        settings = self._settings
+        rank, world = settings.place
+        opened = stream(
+            source,
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            rank=rank,
+            world_size=world,
+            decode=decode,
+            shuffle_buffer=self._buffer,
+        )
+        return Streamed(opened, self._batch_size, settings)
 
     @property
     def samples(self) -> None:
@@ -91,44 +107,6 @@ class Online:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_state(state, type(self).__name__)
         self._engine.load(state)
-
-
-class _Streamed:
-    """By shoal.data.stream."""
-
-    def __init__(self, source: Any, owner: Online, decode: Callable[[Any], Any] | None):
-        from shoal.data.streams import stream
-
-        self._settings = settings = owner._settings
-        rank, world = settings.place
-        self._stream = stream(
-            source,
-            shuffle=settings.shuffle,
-            seed=settings.seed,
-            rank=rank,
-            world_size=world,
-            decode=decode,
-            shuffle_buffer=owner._buffer,
-        )
-        self._loader = self._stream.loader(
-            batch_size=owner._batch_size,
-            collate_fn=settings.collate,
-            **loader_options(settings),
-        )
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        while (epoch := self._stream.epoch) < self._settings.last_epoch:
-            for batch in self._loader:
-                yield epoch, batch
-            self._loader.set_epoch(epoch + 1)
-
-    def state(self) -> dict[str, Any]:
-        return {"stream": self._loader.state_dict()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        if "stream" not in state:
-            raise UsageError("this was saved from files read by a function", hint="pass the same read=… again")
-        self._loader.load_state_dict(state["stream"])
 
 
 class _Read:
@@ -170,6 +148,10 @@ class _Read:
         while epoch < self._settings.last_epoch:
             rest = itertools.islice(self._mixed(epoch), done, None)
             for samples in _global_batches(rest, self._batch_size, world):
+                if not done and len(samples) < world:
+                    raise UsageError(
+                        f"there are {len(samples)} samples for {world} workers", hint="train with fewer workers"
+                    )
                 if turn % workers == worker:
                     low, high = share(len(samples), rank, world)
                     mine = [self._decoded(samples[i], epoch, done + i) for i in range(low, high)]

@@ -1,7 +1,8 @@
 """Run by every interpreter that starts with this folder on its path, before its script: so it imports next to nothing.
 
 Workers of a gang learn to tell where they are (sdk/stacks.py) and to leave in order; with SHOAL_EMULATE_CUDA, torch is patched
-once it is imported; with SHOAL_DEVICE, a worker whose torch cannot use that device ends there (core/device_promise.py).
+once it is imported; with SHOAL_DEVICE, a worker whose torch cannot use that device ends there (core/device_promise.py); with
+SHOAL_START_SEED, random generators begin at a known number (core/start_seed.py).
 """
 
 from __future__ import annotations
@@ -35,22 +36,26 @@ def _run_shadowed() -> None:
         spec.loader.exec_module(module)
 
 
-def _listen(folder: str, rank: str) -> None:
-    _run_file("sdk", "stacks.py")["listen"](folder, rank)
-
-
-def _refuse_without_device(torch: ModuleType) -> None:
-    _run_file("core", "device_promise.py")["refuse"](torch)
-
-
-def _run_file(room: str, name: str) -> dict[str, Any]:
-    """Run a file of shoal that needs the standard library only: the interpreter may be one that does not know shoal."""
-    shoal = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
-    path = os.path.join(shoal, room, name)  # noqa: PTH118
-    found: dict[str, Any] = {"__name__": f"_shoal_{name.removesuffix('.py')}"}
+def _run_file(*parts: str) -> dict[str, Any]:
+    """Run a file of Shoal's, given below the package: the interpreter may be one that does not know shoal."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    path = os.path.join(package, *parts)  # noqa: PTH118
+    found: dict[str, Any] = {"__name__": f"_shoal_{parts[-1].removesuffix('.py')}"}
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         exec(compile(file.read(), path, "exec"), found)  # noqa: S102
     return found
+
+
+def _seed_generators() -> None:
+    """Python's generator now, numpy's and torch's once they are imported."""
+    import random
+
+    seed: int | None = _run_file("core", "start_seed.py")["seed_of"](os.environ)
+    if seed is None:
+        return
+    random.seed(seed)
+    sys.meta_path.insert(0, _After("numpy.random", lambda module: module.seed(seed)))
+    sys.meta_path.insert(0, _After("torch", lambda module: module.manual_seed(seed)))
 
 
 def _settle() -> None:
@@ -81,15 +86,23 @@ def _others_run() -> bool:
     return False
 
 
-class _Finder:
-    """Finds torch as everybody does, and calls `then` with it once it has been executed."""
+def _join_lightning() -> None:
+    """Have Lightning train one model over the workers of a gang, or refuse (integrations/_lightning_gang.py)."""
+    gang = _run_file("integrations", "_lightning_gang.py")
+    for names, action in (("ACCELERATORS", "count_workers_as_devices"), ("TRAINERS", "guard")):
+        for name in gang[names]:
+            sys.meta_path.insert(0, _After(name, gang[action]))
 
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self._then = then
+
+class _After:
+    """Finds one module as everybody does, and has something done with it once it has been executed."""
+
+    def __init__(self, name: str, action: Callable[[Any], object]) -> None:
+        self._name, self._action = name, action
         self._busy = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or self._busy:
+        if name != self._name or self._busy:
             return None
         import importlib.util
 
@@ -100,18 +113,14 @@ class _Finder:
             self._busy = False
         # Many look for torch only to see whether it is there, so this may happen often before it is imported.
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            execute, action = spec.loader.exec_module, self._action
 
-            def execute_and_go_on(module: ModuleType) -> None:
+            def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                self._then(module)
+                action(module)
 
-            spec.loader.exec_module = execute_and_go_on  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec
-
-
-def _emulate_cuda(torch: ModuleType) -> None:
-    _package().apply(torch)
 
 
 def _package() -> Any:
@@ -133,9 +142,14 @@ def _package() -> Any:
 _run_shadowed()
 if ("USE_DDP" in os.environ or os.environ.get("SHOAL_EMULATE_CUDA") == "1") and os.path.isdir("/proc/self/task"):  # noqa: PTH112
     atexit.register(_settle)  # first, so that it is called last
-if os.environ.get("SHOAL_SPOOL") and os.environ.get("RANK"):
-    _listen(os.environ["SHOAL_SPOOL"], os.environ["RANK"])
+_rank = os.environ.get("RANK") or os.environ.get("SHOAL_RANK")
+if os.environ.get("SHOAL_SPOOL") and _rank:
+    _run_file("sdk", "stacks.py")["listen"](os.environ["SHOAL_SPOOL"], _rank)
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
-    sys.meta_path.insert(0, _Finder(_emulate_cuda))
+    sys.meta_path.insert(0, _After("torch", lambda module: _package().apply(module)))
 elif os.environ.get("SHOAL_DEVICE") and os.environ.get("SHOAL_ALLOW_CPU") != "1":
-    sys.meta_path.insert(0, _Finder(_refuse_without_device))
+    sys.meta_path.insert(0, _After("torch", lambda module: _run_file("core", "device_promise.py")["refuse"](module)))
+if os.environ.get("SHOAL_START_SEED"):
+    _seed_generators()
+if os.environ.get("WORLD_SIZE", "1") != "1":
+    _join_lightning()

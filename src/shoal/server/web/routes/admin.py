@@ -9,7 +9,7 @@ from shoal.core.admin import AccountChange, AccountCreate, LimitsChange, Passwor
 from shoal.core.queue import QuotaSet
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
-from shoal.server.services import admin, quotas
+from shoal.server.services import admin, quotas, workspace_invitations
 from shoal.server.web.forms import Fields, done, parse
 from shoal.server.web.render import page
 
@@ -19,7 +19,12 @@ router = APIRouter(prefix="/admin")
 @router.get("")
 def people(ctx: Ctx, request: Request, principal: Admin) -> Response:
     """Everyone with an account."""
-    data = {"accounts": admin.list_accounts(ctx), "sign_up": ctx.settings.sign_up}
+    data = {
+        "accounts": admin.list_accounts(ctx),
+        "sign_up": ctx.settings.sign_up,
+        "problems": [str(problem) for problem in ctx.loops.problems()],
+        "invitations": workspace_invitations.list_all_open(ctx),
+    }
     return page(request, ctx, principal, "admin.html", data, part="_accounts.html")
 
 
@@ -50,6 +55,13 @@ def reset_password(ctx: Ctx, request: Request, _: Admin, user: str, form: Fields
     return done(
         request, f"{made.email} has a new password. Tell it to them; every session of theirs has ended.", "/admin"
     )
+
+
+@router.post("/invitations/{invite}/revoke")
+def revoke_invitation(ctx: Ctx, request: Request, _: Admin, invite: str) -> Response:
+    """Revoke an open invitation to any workspace."""
+    workspace_invitations.revoke_any(ctx, invite)
+    return done(request, "Invitation revoked.", "/admin")
 
 
 @router.get("/limits")

@@ -10,7 +10,7 @@ from shoal.core.schema import utcnow
 from shoal.server.context import Ctx
 from shoal.server.policy import Keyholder, Reader
 from shoal.server.services import keys
-from shoal.server.web.forms import Fields, done, parse
+from shoal.server.web.forms import Fields, days_of, done, parse
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/keys")
@@ -35,7 +35,7 @@ def create(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Re
         KeyCreate,
         name=form.get("name", "").strip(),
         scopes=form.all("scope"),
-        expires_in_s=int(days) * _DAY if days.isdigit() and int(days) else None,
+        expires_in_s=days_of(days) * _DAY or None,
     )
     made = keys.create_key(ctx, principal, body)
     return page(request, ctx, principal, "key_created.html", {"key": made}, part="_key_created.html", status=201)

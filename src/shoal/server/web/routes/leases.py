@@ -54,6 +54,7 @@ def rent(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Response:
     ask = parse(
         LeaseAsk,
         accels=form.get("accels") or 1,
+        device=form.get("device") or "auto",
         time_s=form.get("time_s") or LeaseAsk.model_fields["time_s"].default,
         datasets=form.all("dataset"),
         source_id=_source(ctx, access, form),

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
 from shoal.server.services import jobs
@@ -17,7 +18,10 @@ from shoal.server.web.render import page, wants_json
 router = APIRouter(prefix="/w/{workspace}/jobs/{job}/logs")
 
 
-def _filter(attempt: int | None = None, node: int | None = None, rank: int | None = None) -> logs.Filter:
+Part = Annotated[int | None, Query(ge=0, le=MOST_INT)]
+
+
+def _filter(attempt: Part = None, node: Part = None, rank: Part = None) -> logs.Filter:
     return logs.Filter(attempt=attempt, node=node, rank=rank)
 
 

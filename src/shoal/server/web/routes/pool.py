@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from shoal.core.pool import PoolAdd, parse_gpus, parse_target
+from shoal.core.pool import OWN_MACHINE, PoolAdd, parse_gpus, parse_target
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin, Reader
 from shoal.server.services import pool
@@ -20,8 +20,10 @@ router = APIRouter()
 def machines(ctx: Ctx, request: Request, principal: Reader) -> Response:
     """The pool's machines, their slots, and what runs on them."""
     seen = overview.pool(ctx, principal)
-    known = pool.list_machines(ctx) if principal.is_admin else []
     names = {machine.name for machine in seen.pool.machines}
+    known = pool.list_machines(ctx) if principal.is_admin else []
+    if principal.is_admin and OWN_MACHINE in names:
+        known.append(pool.get(ctx, OWN_MACHINE))
     data = dict(seen) | {
         "members": {machine.name: machine for machine in known if machine.name in names},
         "pending": [machine for machine in known if machine.name not in names],

@@ -13,7 +13,7 @@ from shoal.server.policy import Viewer, Worker
 from shoal.server.services import swarm_invitations, swarm_kick
 from shoal.server.services import swarms as service
 from shoal.server.web import swarms
-from shoal.server.web.forms import Fields, done, go, parse
+from shoal.server.web.forms import Fields, days_of, done, go, parse
 from shoal.server.web.nav import base_path, swarm_path
 from shoal.server.web.render import page, wants_json
 
@@ -45,7 +45,7 @@ def one(
 def invite(ctx: Ctx, request: Request, access: Worker, swarm: str, form: Fields) -> Response:
     """Make an invitation and show its command, this once."""
     days, most = form.get("days", ""), form.get("max_peers", "").strip()
-    asked = {"expires_in_s": int(days) * _DAY} if days.isdigit() else {}
+    asked = {"expires_in_s": days_of(days) * _DAY} if days.isdecimal() else {}
     body = parse(InvitationCreate, name=form.get("name", "").strip() or "invitation", max_peers=most or None, **asked)
     made = swarm_invitations.create(ctx, access, swarm, body)
     data = {"invitation": made, "link": swarms.join_link(request, made.token), "swarm": service.get(ctx, access, swarm)}

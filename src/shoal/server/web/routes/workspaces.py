@@ -5,15 +5,17 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from shoal.core.people import MemberSet, Role, WorkspaceCreate, WorkspaceRename
+from shoal.core.invite_links import invite_link
+from shoal.core.people import MemberSet, Role, WorkspaceCreate, WorkspaceInvite, WorkspaceRename
 from shoal.server.context import Ctx
 from shoal.server.policy import AnyMember, Keyholder, Owner, Reader, Viewer
-from shoal.server.services import workspaces
+from shoal.server.services import workspace_invitations, workspaces
 from shoal.server.web.forms import Fields, done, go, parse
 from shoal.server.web.nav import base_path, workspace_path
 from shoal.server.web.render import page
 
 router = APIRouter()
+_DAY_S = 86_400
 
 
 @router.get("/workspaces")
@@ -54,7 +56,12 @@ def delete(ctx: Ctx, request: Request, access: Owner) -> Response:
 @router.get("/w/{workspace}/members")
 def members(ctx: Ctx, request: Request, access: Viewer) -> Response:
     """Who is in it, and as what."""
-    data = {"members": workspaces.list_members(ctx, access), "roles": list(Role)}
+    is_owner = access.role == Role.OWNER
+    data = {
+        "members": workspaces.list_members(ctx, access),
+        "roles": list(Role),
+        "invitations": workspace_invitations.list_open(ctx, access) if is_owner else [],
+    }
     return page(request, ctx, access, "members.html", data, part="_members.html")
 
 
@@ -73,3 +80,23 @@ def remove_member(ctx: Ctx, request: Request, access: AnyMember, member: str) ->
     if member == access.principal.user_id:
         return go(request, "/workspaces")
     return done(request, "Removed from this workspace.", f"{base_path(access)}/members")
+
+
+@router.post("/w/{workspace}/invitations")
+def invite(ctx: Ctx, request: Request, access: Owner, form: Fields) -> Response:
+    """Make an invitation and show its link, this once."""
+    days = form.get("days", "")
+    life = {"expires_in_s": int(days) * _DAY_S} if days.isdigit() else {}
+    body = parse(WorkspaceInvite, email=form.get("email", "").strip(), role=form.get("role", "member"), **life)
+    made = workspace_invitations.create(ctx, access, body)
+    data = {"invitation": made, "link": invite_link(str(request.base_url), made.code)}
+    shown = page(request, ctx, access, "workspace_invited.html", data, part="_workspace_invited.html", status=201)
+    shown.headers["HX-Trigger"] = "shoal:changed"  # the list of open ones has a new row
+    return shown
+
+
+@router.post("/w/{workspace}/invitations/{invite}/revoke")
+def revoke_invitation(ctx: Ctx, request: Request, access: Owner, invite: str) -> Response:
+    """Its link stops working."""
+    workspace_invitations.revoke(ctx, access, invite)
+    return done(request, "Invitation revoked.", f"{base_path(access)}/members")

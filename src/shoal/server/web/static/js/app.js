@@ -1,4 +1,5 @@
 // What every page has: copying, asking before acting, saying what happened, keeping times fresh.
+import { ago } from "./times.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -198,18 +199,6 @@ for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
   bar.scrollLeft += tab.getBoundingClientRect().left - bar.getBoundingClientRect().left - 24;
 }
 
-// "3 min ago"
-const STEPS = [["day", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-export function ago(iso) {
-  const s = (Date.now() - Date.parse(iso)) / 1000;
-  if (s < 5) return "just now";
-  if (s >= 30 * 86400) return iso.slice(0, 10);
-  for (const [unit, size] of STEPS) if (s >= size) {
-    const n = Math.floor(s / size);
-    return `${n} ${unit}${unit === "day" && n > 1 ? "s" : ""} ago`;
-  }
-  return "just now";
-}
 function freshen() {
   for (const time of document.querySelectorAll("time[data-ago]")) time.textContent = ago(time.dateTime);
 }

@@ -22,34 +22,23 @@ export function seconds(v) {
   return `${Number((v / 3600).toPrecision(3))} h`;
 }
 
-// Exponential moving average, corrected for its start; gaps stay gaps.
-export function smooth(values, weight) {
-  if (!weight) return values;
-  let last = 0, norm = 0;
-  return values.map((v) => {
-    if (v === null || !Number.isFinite(v)) return null;
-    last = last * weight + (1 - weight) * v;
-    norm = norm * weight + (1 - weight);
-    return last / norm;
-  });
-}
-
-/** Series with an x of their own each ({label, at, values}) over one x for all, gaps between. */
+/** Series with an x of their own each ({label, at, values, smooth: {at, values}}) over one x for all, gaps between. */
 export function align(series) {
-  const x = [...new Set(series.flatMap((s) => s.at))].sort((a, b) => a - b);
+  const x = [...new Set(series.flatMap((s) => [...s.at, ...(s.smooth?.at ?? [])]))].sort((a, b) => a - b);
   const place = new Map(x.map((v, i) => [v, i]));
+  const spread = (at, values) => {
+    const out = Array(x.length).fill(null);
+    at.forEach((v, i) => { out[place.get(v)] = values[i]; });
+    return out;
+  };
   return {
     x,
-    series: series.map(({ at, values, ...rest }) => {
-      const out = Array(x.length).fill(null);
-      at.forEach((v, i) => { out[place.get(v)] = values[i]; });
-      return { ...rest, values: out };
-    }),
+    series: series.map(({ at, values, smooth, ...rest }) => ({ ...rest, values: spread(at, values), smooth: smooth ? spread(smooth.at, smooth.values) : null })),
   };
 }
 
 // Which lines there are; when that changes, the chart is built anew.
-const shape = ({ log, xKind, weight, series }) => JSON.stringify([log, xKind, !weight, series.map((s) => [s.label, s.ghost, s.colour])]);
+const shape = ({ log, xKind, series }) => JSON.stringify([log, xKind, series.map((s) => [s.label, s.ghost, s.colour, !s.smooth])]);
 
 /** A line that is level needs room around it, or nothing is drawn. */
 const logRange = (u, min, max) => (min === null ? [0.1, 10] : min === max ? [min / 2, max * 2] : window.uPlot.rangeLog(min, max, 10, true));
@@ -62,11 +51,12 @@ function hint(text) {
 }
 
 export class Chart {
-  // series: [{label, values}] over one x, in the colour of their place or of `colour`; a `ghost` is drawn dashed, as logged.
+  // series: [{label, values, smooth}] over one x, in the colour of their place or of `colour`; a `ghost` is drawn dashed, as logged.
+  // `smooth` comes from the server, which sees all points; smoothing the lowest and highest few drawn here would give other curves.
   // format: of values; xKind: "number" | "seconds" | "time"
   constructor(title, { format = shortNumber } = {}) {
     this.format = format;
-    this.state = { x: [], series: [], weight: 0, log: false, xKind: "number", xLabel: "" };
+    this.state = { x: [], series: [], log: false, xKind: "number", xLabel: "" };
     this.card = document.createElement("article");
     this.card.className = "card chart";
     this.card.dataset.text = title;
@@ -106,12 +96,12 @@ export class Chart {
   }
 
   data() {
-    const { x, series, weight, log } = this.state;
+    const { x, series, log } = this.state;
     const clean = (values) => (log ? values.map((v) => (v > 0 ? v : null)) : values);
     const lines = [];
     for (const s of series) {
-      if (weight && !s.ghost) lines.push(clean(s.values));
-      lines.push(clean(s.ghost ? s.values : smooth(s.values, weight)));
+      lines.push(clean(s.values));
+      if (s.smooth) lines.push(clean(s.smooth));
     }
     return [x, ...lines];
   }
@@ -121,7 +111,7 @@ export class Chart {
     this.state.series.forEach((s, i) => {
       const colour = css(colours[place(s, i)]);
       if (s.ghost) return void out.push({ label: s.label, stroke: colour + "88", width: 1.25, dash: [5, 4], spanGaps: true, points: { show: false } });
-      if (this.state.weight) out.push({ label: `${s.label} raw`, stroke: colour + "55", width: 1, spanGaps: true, points: { show: false } });
+      if (s.smooth) out.push({ label: `${s.label} raw`, stroke: colour + "55", width: 1, spanGaps: true, points: { show: false } });
       out.push({ label: s.label, stroke: colour, width: 2, spanGaps: true, points: { show: this.state.x.length < 3 } });
     });
     return out;
@@ -148,7 +138,7 @@ export class Chart {
   }
 
   showLegend(index) {
-    const { x, series, weight, xKind, xLabel } = this.state;
+    const { x, series, xKind, xLabel } = this.state;
     const at = index ?? x.length - 1;
     // Lines that have no value right here show their nearest before.
     const value = (s) => s.values.slice(0, at + 1).findLast((v) => v !== null);
@@ -166,7 +156,7 @@ export class Chart {
       parts.push(item);
     });
     if (index === null) {
-      if (weight && lines.length === 1) parts.push(hint("faint: as logged"));
+      if (lines.length === 1 && lines[0].smooth) parts.push(hint("faint: as logged"));
       if (lines.length < series.length) parts.push(hint("dashed: overwritten by a later attempt"));
     }
     this.legend.replaceChildren(...parts);

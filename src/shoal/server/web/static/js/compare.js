@@ -1,6 +1,6 @@
 // Charts of several jobs laid over each other: one line and one colour per job.
 import { align } from "./charts.js";
-import { grid, line } from "./grid.js";
+import { grid, lines } from "./grid.js";
 
 const POINTS = 600;
 const jobs = [...document.querySelectorAll("[data-series]")].map(({ dataset }, colour) => ({ name: dataset.name, api: dataset.api, colour, has: new Set() }));
@@ -19,15 +19,16 @@ async function names() {
   return [...new Set(found.flatMap(({ value }) => value ?? []))];
 }
 
-async function load(wanted, { axis }) {
+async function load(wanted, { axis, weight }) {
   const found = await Promise.all(jobs.map(async ({ api, has }) => {
     const mine = wanted.filter((name) => has.has(name));
     if (!mine.length) return {};
-    const query = new URLSearchParams({ points: POINTS, axis });
+    const query = new URLSearchParams({ points: POINTS, axis, smoothing: weight });
     for (const name of mine) query.append("name", name);
-    return (await get(`${api}/metrics?${query}`)).metrics;
+    const { metrics, smoothed } = await get(`${api}/metrics?${query}`);
+    return Object.fromEntries(Object.entries(metrics).map(([name, points]) => [name, lines(points, smoothed?.[name])]));
   }));
-  return Object.fromEntries(wanted.map((name) => [name, align(jobs.flatMap(({ name: label, colour }, i) => (found[i][name] ? [{ label, colour, ...line(found[i][name]) }] : [])))]));
+  return Object.fromEntries(wanted.map((name) => [name, align(jobs.flatMap(({ name: label, colour }, i) => (found[i][name] ? [{ label, colour, ...found[i][name] }] : [])))]));
 }
 
 const { soon } = grid({ names, load });

@@ -1,7 +1,7 @@
 // A grid of charts, one per metric, with the controls above it. Only what is in sight is asked for and drawn.
 import { Chart } from "./charts.js";
 
-const EVERY_MS = 1500, AT_ONCE = 24;
+const EVERY_MS = 1500, AT_ONCE = 24, SLIDING_MS = 120;
 const $ = (id) => document.getElementById(id);
 const kinds = { step: "number", relative: "seconds", time: "time" };
 
@@ -51,15 +51,14 @@ export function grid({ names, load }) {
   async function draw(wanted) {
     const found = await load(wanted, settings);
     for (const name of wanted) {
-      const { weight, log, axis } = settings;
-      if (found[name]) charts.get(name).update({ ...found[name], weight, log, xKind: kinds[axis], xLabel: axis });
+      const { log, axis } = settings;
+      if (found[name]) charts.get(name).update({ ...found[name], log, xKind: kinds[axis], xLabel: axis });
     }
   }
 
   const keep = () => { try { localStorage.setItem("shoal-charts", JSON.stringify(settings)); } catch { /* as above */ } };
   const restyle = () => {
-    const { weight, log } = settings;
-    for (const chart of charts.values()) if (chart.state.x.length) chart.update({ weight, log });
+    for (const chart of charts.values()) if (chart.state.x.length) chart.update({ log: settings.log });
     keep();
   };
   controls(settings, { restyle, reload: () => { keep(); refresh(); } });
@@ -77,7 +76,13 @@ function controls(settings, { restyle, reload }) {
   const show = () => { output.value = Number(slider.value).toFixed(2); };
   slider.value = settings.weight;
   show();
-  slider.addEventListener("input", () => { settings.weight = Number(slider.value); show(); restyle(); });
+  let sliding = null;
+  slider.addEventListener("input", () => {
+    settings.weight = Number(slider.value);
+    show();
+    clearTimeout(sliding);
+    sliding = setTimeout(reload, SLIDING_MS);
+  });
   $("log-y").checked = settings.log;
   $("log-y").addEventListener("change", ({ target }) => { settings.log = target.checked; restyle(); });
   for (const radio of document.querySelectorAll("[name=axis]")) {
@@ -92,3 +97,5 @@ function controls(settings, { restyle, reload }) {
 
 /** A metric's points as the API gives them; "nan" and "inf" are gaps. */
 export const line = (points) => ({ at: points.map(([x]) => x), values: points.map(([, v]) => (typeof v === "number" ? v : null)) });
+/** A metric's points with the smoothed curve the server made of all of them, if it did. */
+export const lines = (points = [], smoothed = null) => ({ ...line(points), smooth: smoothed ? line(smoothed) : null });

@@ -1,6 +1,6 @@
 // Live charts of a job's metrics. The server thins each to what a chart can show, so a million points cost what a thousand do.
 import { align } from "./charts.js";
-import { grid, line } from "./grid.js";
+import { grid, line, lines } from "./grid.js";
 import { api, head } from "./job.js";
 
 const POINTS = 800;
@@ -12,14 +12,13 @@ async function get(path) {
 }
 
 async function load(wanted, settings) {
-  const query = new URLSearchParams({ points: POINTS, axis: settings.axis, ghosts: true });
+  const query = new URLSearchParams({ points: POINTS, axis: settings.axis, ghosts: true, smoothing: settings.weight });
   for (const name of wanted) query.append("name", name);
-  const { metrics, ghosts } = await get(`metrics?${query}`);
+  const { metrics, ghosts, smoothed } = await get(`metrics?${query}`);
   if (Object.keys(ghosts ?? {}).length) document.getElementById("ghosts-control").hidden = false;
   return Object.fromEntries(wanted.map((name) => {
-    const { at, values } = line(metrics[name] ?? []), lost = settings.ghosts ? ghosts?.[name] ?? [] : [];
-    if (!lost.length) return [name, { x: at, series: [{ label: name, values }] }];
-    return [name, align([{ label: name, at, values }, ...overwritten(lost)])];
+    const lost = settings.ghosts ? ghosts?.[name] ?? [] : [];
+    return [name, align([{ label: name, ...lines(metrics[name], smoothed?.[name]) }, ...overwritten(lost)])];
   }));
 }
 

@@ -1,6 +1,6 @@
 // The new-job form: code by drag and drop, rows that come and go, and a draft that outlives a session that ended.
 import { showError, toast } from "./app.js";
-import { call, receive, send, showBar, total } from "./transfer.js";
+import { call, code, receive, send, showBar, size, total } from "./transfer.js";
 
 const draft = document.getElementById("draft"), { path, uploads } = draft.dataset, keep = draft.dataset.keep + location.search;
 const form = () => document.getElementById("new-job");
@@ -57,8 +57,10 @@ function takeCode() {
   receive(document.getElementById("drop"), inputs, bring);
 }
 
-async function bring(files, title) {
+async function bring(chosen, title) {
+  const { files, large } = code(chosen);
   const place = form().querySelector("[data-errors]"), bar = place.querySelector("[data-progress]"), all = total(files);
+  for (const { path, file } of large.slice(0, 5)) toast(`${path} (${size(file.size)}) is sent with the code. To leave it out, list it in .shoalignore; data belongs into a dataset.`, "", 15000);
   upload?.abort();
   const stop = upload = new AbortController(), options = { signal: stop.signal, place };
   showError(place, "");

@@ -1,18 +1,20 @@
 // A shared run: draws the charts when they come into sight, writes the log, and lets people smooth, scale and choose a theme.
-import { Chart } from "./charts.js";
+import { align, Chart } from "./charts.js";
 import { render } from "./ansi.js";
 
 addEventListener("DOMContentLoaded", () => {
   const $ = (id) => document.getElementById(id);
-  const { metrics, log } = JSON.parse($("data").textContent);
-  const drawn = new Map(), settings = { weight: 0.6, log: false };
+  const { metrics, smoothed, log } = JSON.parse($("data").textContent);
+  const drawn = new Map(), settings = { log: false };
+  const level = () => Number(document.querySelector("[name=smooth]:checked")?.value ?? -1);
   const rank = (name) => (/(^|[/_.])loss$/i.test(name) ? 0 : /loss|acc|perplexity/i.test(name) ? 1 : 2);
   const names = Object.keys(metrics).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 
   function draw(name) {
-    const points = metrics[name];
+    const points = metrics[name], curves = smoothed[name], chosen = level();
+    const smooth = curves && chosen >= 0 ? { at: curves.x, values: curves.levels[chosen] } : null;
     const values = points.map(([, v]) => (typeof v === "number" ? v : null));
-    drawn.get(name).update({ x: points.map(([x]) => x), series: [{ label: name, values }], xLabel: "step", ...settings });
+    drawn.get(name).update({ ...align([{ label: name, at: points.map(([x]) => x), values, smooth }]), xLabel: "step", ...settings });
   }
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) if (isIntersecting) { watcher.unobserve(target); draw(target.dataset.text); }
@@ -24,12 +26,8 @@ addEventListener("DOMContentLoaded", () => {
     watcher.observe(chart.card);
   }
 
-  const restyle = () => { for (const chart of drawn.values()) if (chart.state.x.length) chart.update({ ...settings }); };
-  $("smooth")?.addEventListener("input", ({ target }) => {
-    settings.weight = Number(target.value);
-    target.parentElement.querySelector("output").value = settings.weight.toFixed(2);
-    restyle();
-  });
+  const restyle = () => { for (const [name, chart] of drawn) if (chart.state.x.length) draw(name); };
+  for (const radio of document.querySelectorAll("[name=smooth]")) radio.addEventListener("change", restyle);
   $("log-y")?.addEventListener("change", ({ target }) => { settings.log = target.checked; restyle(); });
   $("theme").addEventListener("click", () => window.shoalTheme());
 

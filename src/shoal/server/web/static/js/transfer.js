@@ -27,6 +27,28 @@ export function receive(drop, inputs, take) {
   });
 }
 
+// Folders that are never code, as store/ignore.py leaves them out; here it saves sending them.
+const NEVER = new Set([".git", "__pycache__", ".venv", "venv", "node_modules", ".ipynb_checkpoints"]);
+const OUTPUT = new Set(["shoal-runs", "wandb", "mlruns", "lightning_logs"]);
+const LARGE = 20e6;
+
+/** The files that are code, and those of them that are probably data. */
+export function code(files) {
+  const folders = new Set(), paths = new Set(files.map(({ path }) => path));
+  for (const { path } of files) {
+    const environment = path.match(/^(.+)\/(?:pyvenv\.cfg|conda-meta\/.*)$/);
+    if (environment) folders.add(environment[1]);
+  }
+  const asked = files.some(({ path }) => path.split("/").pop() === ".shoalignore" || path.split("/").pop() === ".gitignore");
+  const isOut = (path) => path.split("/").slice(0, -1).some((name, i, parts) => {
+    const here = parts.slice(0, i + 1).join("/");
+    // Where there are ignore files, one may ask for such a folder; the server reads them.
+    return NEVER.has(name) || folders.has(here) || (OUTPUT.has(name) && !asked && !paths.has(`${here}/__init__.py`));
+  });
+  const taken = files.filter(({ path }) => !isOut(path));
+  return { files: taken, large: taken.filter(({ file }) => file.size > LARGE).sort((a, b) => b.file.size - a.file.size) };
+}
+
 // Sends them; returns the upload's id. `begun` is told the id as soon as there is one, `progress` the bytes sent.
 export async function send(base, files, { purpose, signal, place, begun, progress }) {
   const { id, part } = await call("POST", `${base}?${new URLSearchParams({ size: total(files), purpose })}`, null, { signal, place });

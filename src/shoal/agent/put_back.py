@@ -1,0 +1,101 @@
+"""Puts checkpoints of earlier attempts back where the script wrote them, before its workers start.
+
+Scripts overwrite and append in place, so what they find is a copy of their own: never a link to the store or to the cache
+that other jobs read. Where the file system can, the copy shares its blocks until one of both is changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.agent.inputs import OUTPUT, Chunks, check_relative
+from shoal.agent.node import WorkDir
+from shoal.agent.wire import PutBack
+from shoal.agent.workdir import NAME as WORKDIR
+
+if TYPE_CHECKING:
+    from shoal.core.artifacts import FileEntry, Manifest
+
+logger = logging.getLogger(__name__)
+
+_FICLONE = 0x40049409
+
+
+class Donor:
+    """The checkpoint at /input-checkpoint, on this machine already."""
+
+    def __init__(self, root: Path, manifest: Manifest):
+        self._root = root
+        self._files = {file.path: file for file in manifest.files}
+
+    def file(self, wanted: FileEntry) -> Path | None:
+        """Return a file of the same path and content."""
+        mine = self._files.get(wanted.path)
+        return self._root / wanted.path if mine is not None and mine.chunks == wanted.chunks else None
+
+
+def put_back(
+    items: list[PutBack],
+    work: WorkDir,
+    chunks: Chunks,
+    donor: Donor | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Copy each to its place; return for people what was put where, and what could not be. A full disk raises nothing."""
+    said = []
+    for item in items:
+        target, place = _target(item, work)
+        manifest = chunks.manifest(item.manifest_id)
+        written: list[Path] = []
+        try:
+            for file in manifest.files:
+                _write(file, target / check_relative(file.path), chunks, donor, written)
+            said.append(f"checkpoint {item.id} is back in {place}")
+        except OSError as error:
+            logger.warning("%s cannot be put back in %s: %s", item.id, place, error)
+            for path in written:
+                path.unlink(missing_ok=True)
+            said.append(f"checkpoint {item.id} could not be put back in {place}: {error.strerror or error}")
+            say(f"[shoal] {said[-1]}")
+    return said
+
+
+def _target(item: PutBack, work: WorkDir) -> tuple[Path, str]:
+    """Return the folder on this machine, and what the script calls it."""
+    if item.place == WORKDIR:
+        folder = item.name.removeprefix(WORKDIR).strip("/")
+        return (
+            (work.source / check_relative(folder), f"{folder} of the working directory")
+            if folder
+            else (work.source, "the working directory")
+        )
+    output = work.root / "output-checkpoint"
+    return (output, OUTPUT) if item.name == "." else (output / check_relative(item.name), f"{OUTPUT}/{item.name}")
+
+
+def _write(file: FileEntry, path: Path, chunks: Chunks, donor: Donor | None, written: list[Path]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.unlink()  # a file of the source that the job had overwritten
+    fd = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o755 if file.executable else 0o644
+    )
+    written.append(path)
+    known = donor.file(file) if donor is not None else None
+    with os.fdopen(fd, "wb") as out:
+        if known is None:
+            for chunk in file.chunks:
+                out.write(chunks.get(chunk.hash))
+            return
+        with known.open("rb") as source:
+            try:
+                fcntl.ioctl(out.fileno(), _FICLONE, source.fileno())
+            except OSError:  # another file system, or one that cannot share blocks
+                shutil.copyfileobj(source, out, 1 << 20)

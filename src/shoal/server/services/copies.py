@@ -1,0 +1,60 @@
+"""The first start on a copy of a data directory: what ran when it was copied belongs to the original, which may still run."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.pool import Problem
+from shoal.core.states import AttemptState, NodeState
+from shoal.server.context import Context
+from shoal.server.models.jobs import Attempt
+from shoal.server.models.pool import PoolRow
+from shoal.server.services import attempts, ledger, pool_rows
+
+logger = logging.getLogger(__name__)
+_REASON = "this data directory was copied while it ran; that attempt belongs to the original server"
+
+
+def disown(ctx: Context) -> None:
+    """Give up open attempts, without a word to their agents, and leave the pool's machines to the original.
+
+    The jobs start again here from their newest checkpoint, under the usual restart rules.
+    """
+    machines, count = ctx.db.write(_leave_machines), ctx.db.write(lambda session: _end_attempts(ctx, session))
+    if count or machines:
+        logger.warning("of the original: %d running attempts given up, %d pool machines left to it", count, machines)
+
+
+def _end_attempts(ctx: Context, session: Session) -> int:
+    still_open = select(Attempt).where(Attempt.state != AttemptState.ENDED.value)
+    found = list(session.scalars(still_open))
+    for attempt in found:
+        for node in attempts.nodes_of(session, attempt):
+            if NodeState(node.state).is_terminal:
+                continue
+            attempts.node_ended(
+                session,
+                attempt,
+                node,
+                state=NodeState.LOST,
+                exit_code=None,
+                failed_rank=None,
+                reason=_REASON,
+                told=attempt.fenced,
+            )
+            ledger.end_node(session, ctx.meter, attempt.id, node.index, lease_s=None)
+    return len(found)
+
+
+def _leave_machines(session: Session) -> int:
+    """A machine follows one server: two that start its Ray node would take it from each other."""
+    problem = Problem(
+        text="it belongs to the server this data directory was copied from", fix="Add it again.", is_fatal=True
+    )
+    rows = list(session.scalars(select(PoolRow).where(PoolRow.state.in_(pool_rows.MEMBERS))))
+    for row in rows:
+        row.state, row.problems = pool_rows.FAILED, [problem.model_dump()]
+    return len(rows)

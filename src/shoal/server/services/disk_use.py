@@ -1,0 +1,133 @@
+"""Who has filled the disk: the working directories of jobs, measured within bounds when somebody needs to know."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import ShoalError, StorageFull
+from shoal.server.context import Context
+from shoal.server.models.jobs import Attempt, Job
+from shoal.server.reserve import free_bytes
+from shoal.server.services.events import tell
+from shoal.store.ignore import human_size
+
+logger = logging.getLogger(__name__)
+
+_MOST_ENTRIES, _MOST_S = 50_000, 1.0
+_KEPT_S = 10.0
+_SHOWN = 3
+
+
+class Use(NamedTuple):
+    job_id: str
+    job: str
+    size: int
+
+
+_lock = threading.Lock()
+_known: dict[Path, tuple[float, list[Use]]] = {}
+
+
+def largest(ctx: Context) -> list[Use]:
+    """Return the jobs whose working directories on this machine take most, largest first; some seconds old at most."""
+    folder = ctx.layout.nodes_dir
+    with _lock:
+        at, found = _known.get(folder, (float("-inf"), []))
+        if time.monotonic() - at > _KEPT_S:
+            found = _measure(ctx, folder)
+            _known[folder] = (time.monotonic(), found)
+        return found
+
+
+def explain(ctx: Context, error: StorageFull) -> StorageFull:
+    """Add how much is free and who takes most; on a server that many share, the names are for its admins only."""
+    free = f" {human_size(free_bytes(ctx.layout.root))} are free."
+    if not ctx.private:
+        return StorageFull(error.message + free, hint=error.hint, details=error.details)
+    uses = largest(ctx)
+    named = f" Most of it is taken by {words(uses)}." if uses else ""
+    hint = f"shoal training stop {uses[0].job}, then: shoal training delete {uses[0].job}" if uses else error.hint
+    return StorageFull(error.message + free + named, hint=hint, details=error.details)
+
+
+def words(uses: list[Use]) -> str:
+    return ", ".join(f"job '{use.job}' ({human_size(use.size)})" for use in uses[:_SHOWN])
+
+
+class DiskWatch:
+    """Says once, in the log and in the job's events, which job takes most of a disk that has become full."""
+
+    def __init__(self, ctx: Context):
+        self._ctx, self._told = ctx, False
+
+    def look(self) -> None:
+        reserve = self._ctx.db.reserve
+        if reserve is None or not reserve.is_full:
+            self._told = False
+            return
+        if self._told or not (uses := largest(self._ctx)):
+            return
+        self._told = True
+        logger.error("the disk is full; most of it is taken by %s", words(uses))
+        text = f"the server's disk is full, and of all jobs this one takes most of it: {human_size(uses[0].size)}"
+
+        def work(session: Session) -> None:
+            if (job := session.get(Job, uses[0].job_id)) is not None:
+                tell(session, job, "disk_full", text)
+
+        self._ctx.db.write(work, essential=True)
+        self._ctx.live.job_changed(uses[0].job_id)
+
+
+def _measure(ctx: Context, folder: Path) -> list[Use]:
+    sizes: dict[str, int] = {}
+    deadline, left = time.monotonic() + _MOST_S, _MOST_ENTRIES
+    for entry in _entries(folder):
+        size, left = _size_of(entry, left, deadline)
+        attempt_id = entry.name.rpartition(".")[0]
+        sizes[attempt_id] = sizes.get(attempt_id, 0) + size
+    try:
+        with ctx.db.read() as session:
+            rows = session.execute(
+                select(Attempt.id, Job.id, Job.name)
+                .join(Job, Job.id == Attempt.job_id)
+                .where(Attempt.id.in_(sorted(sizes, key=lambda a: -sizes[a])[:500]))
+            ).all()
+    except ShoalError:
+        return []
+    found: dict[tuple[str, str], int] = {}
+    for attempt_id, job_id, name in rows:
+        found[job_id, name] = found.get((job_id, name), 0) + sizes[attempt_id]
+    uses = [Use(job_id, name, size) for (job_id, name), size in found.items()]
+    return sorted(uses, key=lambda use: -use.size)
+
+
+def _size_of(root: os.DirEntry[str], left: int, deadline: float) -> tuple[int, int]:
+    """(bytes on disk, how many entries may still be looked at)."""
+    size, pending = 0, [root.path]
+    while pending and left > 0 and time.monotonic() < deadline:
+        for entry in _entries(Path(pending.pop())):
+            left -= 1
+            try:
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+            except OSError:
+                continue
+    return size, left
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []

@@ -1,0 +1,61 @@
+"""The server's own machine as one of the pool: it is drained and used again, and cannot leave."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shoal.core.errors import NotFound
+from shoal.core.pool import OWN_MACHINE, PoolMachine, Problem
+from shoal.core.schema import utcnow
+from shoal.server.context import Context
+from shoal.server.models.pool import DrainedMachine
+from shoal.server.services.machines import in_use
+
+
+def restore_drained(ctx: Context) -> None:
+    """Drain the machines that were drained when the server last ran."""
+    with ctx.db.read() as session:
+        names = set(session.scalars(select(DrainedMachine.name)))
+    for machine in names | {OWN_MACHINE}:
+        ctx.engine.drain(machine, draining=machine in names)
+
+
+def drain(ctx: Context, *, draining: bool) -> PoolMachine:
+    """Start nothing new on the server's own machine, or use it again; running jobs go on."""
+
+    def work(session: Session) -> None:
+        row = session.get(DrainedMachine, OWN_MACHINE)
+        if draining and row is None:
+            session.add(DrainedMachine(name=OWN_MACHINE, since=utcnow()))
+        elif not draining and row is not None:
+            session.delete(row)
+
+    ctx.db.write(work)
+    ctx.engine.drain(OWN_MACHINE, draining=draining)
+    ctx.live.scheduler.set()
+    return view(ctx)
+
+
+def view(ctx: Context) -> PoolMachine:
+    machine = next((m for m in ctx.engine.capacity() if m.name == OWN_MACHINE), None)
+    if machine is None:
+        raise NotFound("This server has no machine of its own.", hint="shoal machine list")
+    with ctx.db.read() as session:
+        used = in_use(session)[OWN_MACHINE]
+    return PoolMachine.model_validate(
+        {
+            "id": OWN_MACHINE,
+            "name": OWN_MACHINE,
+            "via": "server",
+            "user": None,
+            "host": "localhost",
+            "port": None,
+            "address": machine.address,
+            "state": machine.state,
+            "kind": machine.kind,
+            "slots": machine.slots,
+            "slots_free": max(0, machine.slots - used) if machine.state == "up" else 0,
+            "problems": [Problem(text=text, fix="") for text in machine.problems],
+        }
+    )

@@ -1,0 +1,69 @@
+"""What a server leaves in its data directory about itself: who it is and what it does while it starts, and where once it is up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from shoal.core.boot import boot_id
+from shoal.core.instance import Instance, claim
+from shoal.core.place import place
+from shoal.core.settings import Layout
+
+logger = logging.getLogger(__name__)
+
+
+class Word:
+    """The present word of this server, for commands that wait for it."""
+
+    def __init__(self, layout: Layout, instance: Instance):
+        self.instance, self._layout = instance, layout
+        me = psutil.Process()
+        self._who: dict[str, Any] = {
+            "pid": me.pid,
+            "create_time": me.create_time(),
+            "boot_id": boot_id(),
+            "instance": instance.id,
+            "place": place(layout.server_dir),
+        }
+
+    def doing(self, text: str) -> None:
+        logger.info("starting: %s", text)
+        _replace(self._layout.starting_file, {**self._who, "doing": text})
+
+    def ready(self, url: str) -> None:
+        _replace(self._layout.server_file, {**self._who, "url": url})
+        self._layout.starting_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def announced(layout: Layout, *, take_over: bool = False) -> Iterator[Word]:
+    """For the holder of the server lock: what an earlier server left, or came with a copy, goes first."""
+    layout.server_file.unlink(missing_ok=True)
+    instance = claim(layout, take_over=take_over)
+    if instance.copy_of:
+        logger.warning(
+            "this data directory is a copy of instance %s; from now on it is %s", instance.copy_of, instance.id
+        )
+        # On the original's port, its agents and browsers would find us in its stead.
+        (layout.server_dir / "last_port").unlink(missing_ok=True)
+    try:
+        yield Word(layout, instance)
+    finally:
+        layout.server_file.unlink(missing_ok=True)
+        layout.starting_file.unlink(missing_ok=True)
+
+
+def _replace(path: Path, body: dict[str, Any]) -> None:
+    aside = path.with_suffix(".tmp")
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(json.dumps(body))
+    aside.replace(path)
