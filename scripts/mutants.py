@@ -7,7 +7,7 @@
 
 A mutant is caught when its tests pass without it and one of them fails with it. Tests that cannot be collected, a fixture
 that fails, or a text to replace that is not found exactly once are errors: they say nothing about the tests' power.
-The exit code is 0 if all were caught, else 1. The table of mutants is scripts/mutants_table.py.
+The exit code is 0 if all were caught, else 1. The mutants are in scripts/planted.
 """
 
 from __future__ import annotations
@@ -29,12 +29,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants_table import MUTANTS, Mutant
+from planted import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "scripts", "docs", "examples", "bench", "console")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*_cache", ".hypothesis")
-PYTEST = ("-m", "pytest", "-q", "-x", "--tb=no", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--color=no")
+PYTEST = (
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "--tb=no",
+    "-n",
+    "0",
+    "-p",
+    "no:cacheprovider",
+    "--hypothesis-seed=0",
+    "--color=no",
+)
 LIMIT_S = 900.0
 """For one run of pytest; single tests are ended by their own limits long before."""
 FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
@@ -50,7 +62,9 @@ class Result:
 
     @property
     def text(self) -> str:
-        return f"ERROR: {self.error}" if self.error else self.caught_by or "SURVIVED"
+        if self.error:
+            return f"ERROR: {self.error}"
+        return self.caught_by.partition("[")[0] if self.caught_by else "SURVIVED"
 
 
 def main() -> int:
@@ -92,7 +106,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    return "\n".join("  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *rows])
+    return "\n".join(
+        "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    )
 
 
 def mutated(text: str, mutant: Mutant) -> str:
@@ -110,7 +126,7 @@ class Laboratory:
         self._jobs = jobs
         self._free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._sound: dict[tuple[str, ...], threading.Lock | str | None] = {}
+        self._faults: dict[tuple[str, ...], str | None] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._done = 0
 
@@ -159,11 +175,11 @@ class Laboratory:
         with self._lock:
             lock = self._locks.setdefault(tests, threading.Lock())
         with lock:
-            if tests not in self._sound:
+            if tests not in self._faults:
                 code, output = copy.test(tests)
                 bad = f"without the mutant its tests end with {code}: {last_line(output)}"
-                self._sound[tests] = bad if code else None
-            return self._sound[tests]
+                self._faults[tests] = bad if code else None
+            return self._faults[tests]
 
 
 class Copy:
