@@ -91,10 +91,13 @@ PLACEMENT = (
     ),
     Mutant(
         name="quota-planned-by-one-too-much",
-        fault="the scheduler plans one slot more than a workspace's quota",
+        fault="a job that its workspace's quota has no room for is next in line and holds up others",
         file="src/shoal/server/scheduler/decide.py",
         old="if job.workspace not in self.full and job.min_slots <= self.left[job.workspace]:",
         new="if job.workspace not in self.full and job.min_slots <= self.left[job.workspace] + 1:",
-        tests=(f"{_DECIDE_TESTS}::test_a_quota_holds_up_its_workspace_and_no_other",),
+        tests=(
+            f"{_DECIDE_TESTS}"
+            "::test_a_job_one_slot_above_what_is_left_of_its_quota_waits_for_the_quota_and_reserves_nothing",
+        ),
     ),
 )
