@@ -257,6 +257,10 @@ def refused(row):
     return [caller for caller in (*NEVER_SIGNED_IN, *PEOPLE) if expected(caller, row) is not None]
 
 
+LISTS = [
+    r for r, row in ROUTES.items() if r.startswith("GET ") and row.role and "{" not in r.replace("{workspace}", "")
+]
+"""Routes that list things of a workspace."""
 each_refusing_route = pytest.mark.parametrize("route", [r for r, row in ROUTES.items() if refused(row)])
 
 
@@ -297,6 +301,19 @@ def test_another_tenants_things_are_not_found_from_ones_own_place(shared_world, 
     assert shared_world.rows_written() == before
     assert answer.status_code == 404, answer.text
     assert "hidden" not in answer.text
+
+
+def test_what_is_listed_in_ones_own_place_holds_nothing_of_another_tenants(shared_world):
+    """Lists name nothing in their path, so no `foreign` row covers them: a query without its workspace would show all."""
+    ids = {i for i in shared_world.facts.ids.values() if "_" in i}
+
+    def check(route):
+        answer = shared_world.call("other tenant", route, workspace=shared_world.facts.other_workspace)
+        assert answer.status_code == 200, answer.text
+        assert not [i for i in ids if i in answer.text], answer.text
+        assert "hidden" not in answer.text
+
+    check_each(LISTS, check)
 
 
 @pytest.mark.parametrize("route", [r for r, row in ROUTES.items() if row.role and row.scope is Scope.READ])

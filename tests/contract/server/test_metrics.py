@@ -58,6 +58,7 @@ def test_a_segment_sent_again_or_in_part_again_counts_once(agent, as_anna):
         answer = agent.post(first, records[first:end])
         assert answer.json() == {"next_seq": max(end, 6 if first == 0 and end == 6 else 10)}
     assert [x for x, _ in read(as_anna)["metrics"]["loss"]] == list(range(10))
+    assert names(as_anna)["loss"]["count"] == 10
     gap = agent.post(20, records[:1])
     assert (gap.status_code, gap.json()["error"]["details"]) == (409, {"next_seq": 10})
 

@@ -53,6 +53,26 @@ def test_a_batch_stays_below_its_size_and_a_record_above_it_travels_alone(tmp_pa
     assert batch is not None and batch.records == 1
 
 
+def test_what_the_server_does_not_have_yet_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, synced, fsync = Spool(tmp_path), list[str](), os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    spool.sync()
+    assert synced == []
+    spool.append([record(0)])
+    spool.sync()
+    spool.sync()
+    assert synced == ["00000000-0.jsonl"]
+    spool.append([record(1)])
+    assert len(take(spool)) == 2
+    spool.sync()
+    assert len(synced) == 1, "the server has it all"
+
+
 def test_what_was_not_acknowledged_is_read_again_by_the_next_process(tmp_path: Path) -> None:
     first = Spool(tmp_path, file_bytes=200)
     first.append([record(n) for n in range(10)])

@@ -355,6 +355,14 @@ def test_what_is_written_is_a_plain_archive_of_torchs(tmp_path):
         assert read["a"].data_ptr() == read["b"].data_ptr()
 
 
+def test_an_archive_is_on_the_disk_when_it_is_written(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), synced.append(os.fstat(fd)))[0])
+    archive.write_archive(tmp_path / "x.pt", {"a": torch.ones(3)})
+    written = (tmp_path / "x.pt").stat()
+    assert [(found.st_ino, found.st_size) for found in synced] == [(written.st_ino, written.st_size)]
+
+
 def test_only_the_newest_are_kept_and_leftovers_swept(tmp_path):
     for step in (1, 2, 3, 4):
         (tmp_path / layout.name_of(step)).mkdir()

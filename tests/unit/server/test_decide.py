@@ -114,6 +114,13 @@ def test_a_quota_holds_up_its_workspace_and_no_other():
     assert decision.holds["a3"] is Hold.QUOTA, "else small ones would hold off the large one for ever"
 
 
+def test_a_job_one_slot_above_what_is_left_of_its_quota_waits_for_the_quota_and_reserves_nothing():
+    held = running("r", 2, workspace="a")
+    decision = decide(seen([machine(8, used=[0, 1])], [job("a1", workspace="a")], [held], shares={"a": Share(quota=2)}))
+    assert (decision.starts, decision.reserved) == ([], [])
+    assert decision.holds == {"a1": Hold.QUOTA}
+
+
 def test_an_elastic_job_grows_up_to_the_quota_only():
     shares = {"a": Share(quota=3)}
     [(_, gang)] = decide(seen([machine(8)], [job("e", max_nodes=8, workspace="a")], shares=shares)).starts

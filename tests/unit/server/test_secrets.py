@@ -7,6 +7,7 @@ from shoal.core.errors import Corrupt, NotFound
 from shoal.server.models.people import Secret
 from shoal.server.services.secrets import open_secrets
 from shoal.server.services.vault import Vault
+from shoal.testing.server import add_source
 
 VALUE = "s3cr3t-value-of-the-test"
 
@@ -53,6 +54,20 @@ def test_other_workspaces_secrets_are_out_of_reach(ctx, as_anna, berta):
     put(as_anna)
     with pytest.raises(NotFound):
         open_secrets(ctx, berta.workspace_id, {"X": "WANDB"})
+
+
+def test_a_jobs_view_names_its_secrets_and_holds_no_value(ctx, as_anna, anna):
+    put(as_anna)
+    spec = {
+        "name": "j",
+        "entry": ["train.py"],
+        "source_id": add_source(ctx, anna),
+        "secrets": {"WANDB_API_KEY": "WANDB"},
+    }
+    made = as_anna.post("/workspaces/default/jobs", spec)
+    shown = as_anna.get("/workspaces/default/jobs/j")
+    assert shown.json()["spec"]["secrets"] == {"WANDB_API_KEY": "WANDB"}
+    assert VALUE not in made.text + shown.text + as_anna.get("/workspaces/default/jobs").text
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 64])

@@ -59,6 +59,8 @@ def test_a_flipped_bit_on_disk_is_noticed_on_reading(store: LocalStore, count: i
         except Corrupt:
             bad.append(name)
     assert len(bad) == 1
+    with pytest.raises(Corrupt):
+        list(store.get_many(chunks))
     assert check(store).damaged == set(bad)
 
 
