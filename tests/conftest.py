@@ -40,7 +40,8 @@ TIERS = {"unit": "fast", "contract": "fast", "integration": "process", "e2e": "p
 
 def pytest_configure(config: pytest.Config) -> None:
     if patience.VARIABLE not in os.environ:  # workers of xdist inherit it
-        os.environ[patience.VARIABLE] = f"{patience.measure():.2f}"
+        beside = max(1.0, (config.getoption("numprocesses", None) or 1) / (os.cpu_count() or 1))
+        os.environ[patience.VARIABLE] = f"{patience.measure() * beside:.2f}"
     limit = float(config.getini("timeout") or 0)
     if limit and not config.getoption("timeout", None):
         config.option.timeout = patience.patient(limit)
