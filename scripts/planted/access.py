@@ -110,4 +110,15 @@ ACCESS = (
         new="            if not found:\n",
         tests=("tests/contract/server/test_fetch_guard.py::test_a_name_that_resolves_inside_is_refused",),
     ),
+    Mutant(
+        name="token-outlives-its-attempt",
+        fault="the token of an agent whose attempt has ended still reads chunks and manifests",
+        file="src/shoal/server/policy.py",
+        old="return attempt.state != AttemptState.ENDED and not NodeState(node.state).is_terminal",
+        new="return True",
+        tests=(
+            "tests/contract/server/test_agent_tokens.py"
+            "::test_the_token_of_an_ended_attempt_reads_nothing_and_still_delivers_its_logs",
+        ),
+    ),
 )

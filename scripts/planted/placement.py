@@ -100,4 +100,12 @@ PLACEMENT = (
             "::test_a_job_one_slot_above_what_is_left_of_its_quota_waits_for_the_quota_and_reserves_nothing",
         ),
     ),
+    Mutant(
+        name="first-line-of-an-error",
+        fault="of an NCCL error only the first line is read, which does not say what happened",
+        file="src/shoal/agent/reasons.py",
+        old="more += [line for line in below if line not in more and classify(line) is not None][:3]",
+        new="more += []",
+        tests=("tests/unit/server/test_fault_table.py::test_a_fault_of_the_machines_or_their_network_is_tried_again",),
+    ),
 )
