@@ -79,6 +79,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.flaky needs a reason=")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests of a file that starts real processes together, the files that take longest first.
 
