@@ -39,6 +39,25 @@ def test_where_code_cannot_be_seen_nothing_is_missing(tmp_path: Path) -> None:
     assert rules(look(tmp_path, large, **TWO)) == []
 
 
+def test_the_lines_of_the_readme_have_no_finding(tmp_path: Path) -> None:
+    """`run.loop` saves at its last step, so the run needs no `finish` for its last checkpoint."""
+    text = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import shoal
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), batch_size=8, shuffle=True)
+run = shoal.init(checkpoint_every=500)
+model, optimizer, loader = run.prepare(model, optimizer, loader)
+for x, y in run.loop(loader, epochs=3):
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+    run.step(loss=loss)
+"""
+    assert look(tmp_path, {"train.py": text}, **TWO).findings == []
+
+
 def test_a_folder_without_a_likely_script_is_looked_at_whole(tmp_path: Path) -> None:
     view = look(tmp_path, {"a.py": "import c\ninput()\n", "b.py": "input()\n", "c.py": "input()\n"}, None)
     assert [f.path for f in view.findings] == ["a.py", "b.py", "c.py"]

@@ -64,7 +64,8 @@ def no_finish(program: Program, asked: Asked) -> Iterator[Hit]:
     if not run or asked.workers < 2 or not _may_call(program, "step") or set(frameworks_of(program)) & _OTHERS:
         return
     module, call = run
-    if not isinstance(module.scopes.parents[call], ast.withitem) and not _may_call(program, "finish"):
+    ends_by_itself = _may_call(program, "finish") or _may_call(program, "loop")  # the last step of a loop is saved
+    if not isinstance(module.scopes.parents[call], ast.withitem) and not ends_by_itself:
         yield Hit(module, call, f"The run of {asked.workers} workers is never finished.")
 
 
