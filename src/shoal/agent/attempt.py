@@ -67,7 +67,7 @@ class Node:
         self._present: dict[str, Files] = {}
         """Checkpoints that were there before the workers started."""
         self._said: list[str] = []
-        """What was put back."""
+        """Checkpoints that were put back."""
 
     def run(self) -> int:
         set_up_logging()
@@ -150,7 +150,7 @@ class Node:
         return found
 
     def _walls(self) -> Walls:
-        """What this node's workers and builds do not see: the server's files, and those of other attempts."""
+        """Return the files this node's workers and builds must not see: the server's, and those of other attempts."""
         launch, work = self._launch, self._work
         hide = [work.root / LAUNCH, *map(Path, launch.hide)]
         keep = [work.root, Path(launch.cache_dir), Path(launch.python).parents[1]]

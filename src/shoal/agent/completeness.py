@@ -34,7 +34,7 @@ _LIGHTNING = re.compile(r"step=(\d{1,15})[^/]*\.ckpt(/|$)")
 _LOG = re.compile(
     r"(offline-)?run-\d{8}_\d{6}-.*|debug[\w-]*\.log|(.*/)?events\.out\.tfevents\.[^/]*|version_\d+/(hparams\.yaml|metrics\.csv)"
 )
-"""What Weights & Biases, TensorBoard and Lightning's loggers write into a directory they are given."""
+"""Files that Weights & Biases, TensorBoard and Lightning's loggers write into a directory they are given."""
 _TEXT = (".json", ".jsonl", ".txt", ".md", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".log", ".py")
 
 

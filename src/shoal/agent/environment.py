@@ -26,7 +26,7 @@ from shoal.agent.sandbox import Mode, Walls, wrap_build
 
 REQUIREMENTS = "requirements.txt"
 _CONFLICT, _NO_SOLUTION = "The conflict is caused by:", "ERROR: ResolutionImpossible"
-"""What pip says before the reasons of a conflict, and what it ends with: the reasons are worth more."""
+"""Lines pip prints before and after the reasons of a conflict. The reasons between them are worth more."""
 KEEP_UNUSED_S = 30 * 86400.0
 _PIP_OPTIONS = ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--no-color"]
 _LOOK = """

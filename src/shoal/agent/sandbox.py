@@ -63,7 +63,7 @@ def forget(cache_dir: Path) -> None:
 
 
 class Walls(NamedTuple):
-    """What keeps the code of a job from the files of others; nothing does in rewrite mode."""
+    """Files that the code of a job must not see. In rewrite mode nothing hides them."""
 
     mode: Mode = Mode.REWRITE
     hide: Sequence[Path] = ()

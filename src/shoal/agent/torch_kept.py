@@ -39,7 +39,7 @@ def conflict(requirements: Path, runtime: dict[str, str]) -> str | None:
 
 
 def keeps(runtime: dict[str, str]) -> str:
-    """What is kept, and what to do about it."""
+    """Versions that are kept, and what to do about it."""
     has = ", ".join(f"{name} {version}" for name, version in runtime.items())
     return (
         f"the runtime has {has}. Change the requirement, or let this job replace it: "
@@ -48,13 +48,13 @@ def keeps(runtime: dict[str, str]) -> str:
 
 
 def replaced(venv: Path) -> list[str]:
-    """What of torch an environment has of its own, as name and version."""
+    """Return the torch packages an environment has of its own, by name and version."""
     found = packages(sorted(venv.glob("lib/python*/site-packages")))
     return [f"{name} {version}" for name, version in found.items() if name.lower() in FAMILY]
 
 
 def _asked(line: str, runtime: dict[str, str]) -> str | None:
-    """What a line asks for, if it is another torch."""
+    """Return the torch a requirement asks for, if it is another one."""
     if wheel := _WHEEL.search(unquote(line)):
         same = runtime.get(wheel["name"]) in (None, wheel["version"])
         return None if same else f"{wheel['name']}-{wheel['version']}"
@@ -82,7 +82,7 @@ def _parse(line: str) -> Any:
 
 
 def _lines(requirements: Path, seen: set[Path]) -> Iterator[str]:
-    """Of a file and of those it names by -r."""
+    """Yield the lines of a file and of those it names by -r."""
     path = requirements.resolve()
     if path in seen or len(seen) >= _MOST_FILES or not path.is_file():
         return

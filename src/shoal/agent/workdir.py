@@ -41,7 +41,7 @@ Files = tuple[tuple[str, int, int], ...]
 
 
 class Candidate(NamedTuple):
-    """What may be a checkpoint."""
+    """File that may be a checkpoint."""
 
     name: str
     root: Path

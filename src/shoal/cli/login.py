@@ -141,7 +141,7 @@ def _joined_text(joined: WorkspaceView) -> str:
 
 
 def _work_in(joined: WorkspaceView) -> None:
-    """By its id: everyone has a workspace named 'default' of their own."""
+    """Switch by id: everyone has a workspace named 'default' of their own."""
     from shoal.client.config import ClientConfig
 
     layout = Layout()

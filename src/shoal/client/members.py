@@ -41,5 +41,5 @@ class Members(WorkspaceNoun):
         return self._http.fetch(list[WorkspaceInvitationView], self._path("invitations"))
 
     def revoke_invitation(self, invitation: str) -> None:
-        """By id, or all open ones for an e-mail address."""
+        """Revoke an invitation by its id, or all open ones for an e-mail address."""
         self._http.send("DELETE", self._path("invitations", segment(invitation)))

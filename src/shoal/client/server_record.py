@@ -33,9 +33,9 @@ class ServerRecord:
     boot_id: str
     create_time: float
     private: bool = True
-    """Whether its owner's key file opens it; one that listens to the network has accounts instead."""
+    """True if the owner's key file opens it; a server that listens to the network has accounts instead."""
     doing: str = ""
-    """What it is doing while it starts."""
+    """The step of its start it is at."""
 
 
 def read_record(layout: Layout) -> ServerRecord | None:

@@ -93,7 +93,7 @@ class PutBack(View):
 
     id: str
     name: str
-    """As the checkpoint is called: a folder of the output directory, '.' for its files, workdir/FOLDER …"""
+    """The name of the checkpoint: a folder of the output directory, '.' for its files, workdir/FOLDER …"""
     place: str
     """'output' or 'workdir'."""
     manifest_id: str

@@ -11,7 +11,7 @@ from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
 
 Place = Literal["output", "workdir"]
-"""Where a script wrote a checkpoint: to /output-checkpoint, or to its working directory."""
+"""Place a script wrote a checkpoint to: /output-checkpoint, or to its working directory."""
 WORKDIR = "workdir"
 """Name of the checkpoint of files directly in the working directory; those of its folders are called workdir/FOLDER."""
 
@@ -87,7 +87,7 @@ class CheckpointView(View):
     damaged: bool = False
     only_logs: bool = False
     place: Place = "output"
-    """Where the script wrote it: 'output' (/output-checkpoint) or 'workdir', its working directory."""
+    """Place the script wrote it to: 'output' (/output-checkpoint) or 'workdir', its working directory."""
 
 
 class CheckpointCommitted(View):

@@ -13,7 +13,7 @@ from shoal.core.device_promise import ELSEWHERE
 
 
 class Fault(StrEnum):
-    """What an error text says is broken."""
+    """Part that is broken, by an error text."""
 
     JOB = "job"
     """The job itself: the same error would come back anywhere."""

@@ -1,4 +1,4 @@
-"""Where a directory is on its disk: a renamed one keeps its place, a copy has another. Light, because every agent imports it."""
+"""Place of a directory on its disk: a renamed one keeps its place, a copy has another. Light, because every agent imports it."""
 
 from __future__ import annotations
 

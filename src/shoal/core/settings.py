@@ -120,7 +120,7 @@ class Layout:
                 close_folder(path)
 
     def private_paths(self) -> list[Path]:
-        """What no job may see: keys and database, other attempts and their tokens, chunks, state of swarms and engines."""
+        """List the paths no job may see: keys and database, other attempts and their tokens, chunks, state of swarms and engines."""
         folders = [self.root / name for name in ("swarms", "engines", "ray")]
         return [self.server_dir, self.nodes_dir, self.store_dir, self.client_config, *folders]
 

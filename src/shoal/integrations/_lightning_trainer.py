@@ -18,7 +18,7 @@ from shoal.integrations._lightning_checkpoints import last_checkpoint
 logger = logging.getLogger(__name__)
 
 _resumed = False
-"""Whether a Trainer of this process has been given the platform's checkpoint: a second training is another one."""
+"""True once a Trainer of this process was given the platform's checkpoint: a second training is another one."""
 
 
 def install(package: str) -> None:

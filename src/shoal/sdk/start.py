@@ -90,7 +90,7 @@ class _ExitWatch:
         self._run: Run | None = None
         self._excepthook: Callable[..., Any] | None = None
         self._exits: list[tuple[Any, str, Any]] = []
-        """What was replaced: module, name, the function before."""
+        """Functions that were replaced: module, name, the function before."""
         self._main = _main_frame()
 
     def install(self, run: Run) -> None:

@@ -40,7 +40,7 @@ class Reserve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk has no room, for whatever the database may still find place within its own files."""
+        """Return whether the disk has no room, for whatever the database may still find place within its own files."""
         try:
             return not self.is_held or free_bytes(self._path.parent) < _SLACK
         except OSError:
@@ -106,7 +106,7 @@ class Reserve:
 
 
 def free_bytes(folder: Path) -> int:
-    """What this process may still write there; some is kept for root alone."""
+    """Return how many bytes this process may still write there; some are kept for root alone."""
     found = os.statvfs(folder)
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
 

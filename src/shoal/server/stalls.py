@@ -24,7 +24,7 @@ _OFTEN_S, _OFTEN_UNTIL_S, _SELDOM_S = 15.0, 120.0, 60.0
 _STILL_S, _STILL_LOOKS = 60.0, 3
 _FROZEN_LOOKS = 2
 _IDLE_CPU = 0.005
-"""Of one core. Threads of trackers and of the SDK wake up now and then."""
+"""Share of one core. Threads of trackers and of the SDK wake up now and then."""
 _IDLE_SHARE = 0.5
 """How much of the limit, up to now, a rank must have been idle without a break."""
 _IDLE_BYTES_S = 4096.0
@@ -33,7 +33,7 @@ _IDLE_BYTES_S = 4096.0
 
 @dataclass(slots=True)
 class Still:
-    """What is known of one rank since it was first seen where it still is."""
+    """Observations of one rank since it was first seen where it still is."""
 
     about: RankStack
     since: float

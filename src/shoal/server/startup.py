@@ -1,4 +1,4 @@
-"""What a server leaves in its data directory about itself: who it is and what it does while it starts, and where once it is up."""
+"""The record a server keeps of itself in its data directory: who it is and what it does while it starts, and where once it is up."""
 
 from __future__ import annotations
 

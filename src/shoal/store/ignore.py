@@ -21,7 +21,7 @@ from shoal.store.stamp import Stamp
 
 ALWAYS_FOLDERS = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".ipynb_checkpoints"})
 OUTPUT_FOLDERS = frozenset({"shoal-runs", "wandb", "mlruns", "lightning_logs"})
-"""What runs and trackers write beside the code. Left out, unless it is a Python package or an ignore file says `!NAME/`."""
+"""Folders that runs and trackers write beside the code. Left out, unless it is a Python package or an ignore file says `!NAME/`."""
 ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
 """A folder that holds one of these is a virtual environment, whatever its name."""
 LARGE_FILE = 20_000_000

@@ -53,7 +53,7 @@ class AgentServer:
         self.fenced = False
         """Refuse to let anyone join."""
         self.refusal: ShoalError | None = None
-        """What whoever wants to join is told instead, if anything."""
+        """The answer to every join, if it is to be refused."""
         self._changed = threading.Condition()
         self._http: _Http | None = None
         self.start()

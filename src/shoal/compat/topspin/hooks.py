@@ -33,7 +33,7 @@ _NOT_CALLED = (
 
 
 class Hooks:
-    """What a TrainerBase does at certain moments unless a subclass does something else."""
+    """Methods a TrainerBase calls at certain moments, unless a subclass does something else."""
 
     _param: ParamBase
     _loop: Loop

@@ -79,6 +79,6 @@ def holds_state() -> ColumnElement[bool]:
 
 
 def is_of_output() -> ColumnElement[bool]:
-    """Of a checkpoint: the script wrote it to the output directory, where it means to keep it."""
+    """Match checkpoints that the script wrote to the output directory, where it means to keep them."""
     told: ColumnElement[str] = Checkpoint.facts["place"].as_string()
     return told.is_distinct_from("workdir")

@@ -1,4 +1,4 @@
-"""What agents call. Their token opens these routes and no others, for one node of one attempt.
+"""Routes for agents. Their token opens these routes and no others, for one node of one attempt.
 
 It ends with the node: from then on only what is left of its own reports is taken.
 """

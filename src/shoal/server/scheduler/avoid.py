@@ -1,4 +1,4 @@
-"""Where a job is not tried again at once: machines and slots on which one of its attempts met a fault of theirs. Pure.
+"""Places a job is not tried on again at once: machines and slots on which one of its attempts met a fault of theirs. Pure.
 
 Other machines come first, then other slots of the same machines. Only if the pool has neither is the place that
 failed used again, after a pause that doubles with each failure. The number of restarts is bounded elsewhere (restarts.py).
@@ -31,7 +31,7 @@ class Ended:
 
 
 def avoided(ended: Iterable[Ended]) -> Avoided | None:
-    """What the next attempt of a job avoids, after all its nodes that failed so far."""
+    """Return what the next attempt of a job avoids, after all its nodes that failed so far."""
     faults = [(node, classify(node.reason)) for node in ended]
     causes = {node.attempt for node, fault in faults if fault is not Fault.NETWORK}
     faulty = [

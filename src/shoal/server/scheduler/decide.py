@@ -59,7 +59,7 @@ class _Pass:
         self.kinds = Kinds.seen(snapshot)
         self.room = Room({m: len(s) for m, s in self.slots.items()}, self.kinds)
         self.lasting: Room | None = None
-        """What the heads leave to others for good, once there is a head."""
+        """Slots the heads leave to others for good, once there is a head."""
         self._room_left: dict[str, int] = {}
         """Machine of a kind that a head waits for → what may still be given away there for good."""
         held = held_slots(snapshot.running)

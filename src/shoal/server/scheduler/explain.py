@@ -162,7 +162,7 @@ def _changes(snapshot: Snapshot, job: QueuedJob, decision: Decision) -> Iterator
 
 
 def _has_other_kinds(snapshot: Snapshot, job: QueuedJob, kinds: Kinds) -> bool:
-    """Whether machines that are up have slots of a kind the job may not use."""
+    """Return whether machines that are up have slots of a kind the job may not use."""
     return any(m.slots and m.kind not in kinds.allowed(job) for m in snapshot.machines)
 
 
@@ -202,7 +202,7 @@ def _in_its_way(snapshot: Snapshot, job: QueuedJob, decision: Decision, kinds: K
 
 
 def _by_work_ahead(snapshot: Snapshot, line: list[QueuedJob], lengths: dict[str, float]) -> float:
-    """Where the queue is too long to be played: all the work before it on slots of its kinds, shared by all of these."""
+    """Estimate for a queue too long to simulate: all the work before it on slots of its kinds, shared by all of these."""
     kinds = Kinds.seen(snapshot)
     mine = kinds.allowed(line[-1])
     usable = {m.name: m.slots for m in snapshot.machines if m.kind in mine}

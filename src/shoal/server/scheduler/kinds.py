@@ -95,7 +95,7 @@ class Kinds:
 
 
 def zone(machine: str) -> str:
-    """What stands before the colon in its name. A gang is all in one zone: a cluster with a queue of its own is one."""
+    """Return the part of its name before the colon. A gang is all in one zone: a cluster with a queue of its own is one."""
     return machine.partition(":")[0] if ":" in machine else ""
 
 

@@ -54,7 +54,7 @@ def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJ
 
 
 def could_ever(machines: Sequence[MachineState], job: QueuedJob, kinds: Kinds | None = None) -> bool:
-    """Whether these machines, all of them free, would hold the job; `kinds` are those of the whole pool."""
+    """Return whether these machines, all of them free, would hold the job; `kinds` are those of the whole pool."""
     return fits(((m.name, m.slots) for m in machines), job, kinds or Kinds(machines))
 
 

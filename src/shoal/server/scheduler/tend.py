@@ -1,4 +1,4 @@
-"""What running jobs need besides being watched: a look at those that stand still, an end for those that hang, more nodes for those that want them."""
+"""Care of running jobs beside the watchdog: a look at those that stand still, an end for those that hang, more nodes for those that want them."""
 
 from __future__ import annotations
 

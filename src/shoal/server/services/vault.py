@@ -22,7 +22,7 @@ class Vault:
 
     @property
     def check_value(self) -> str:
-        """What tells this key from another, and nothing of the key."""
+        """Return a value that tells this key from another, and nothing of the key."""
         return self.derive("check value of the secret key")
 
     def derive(self, label: str) -> str:

@@ -71,7 +71,7 @@ def revoke(ctx: Context, access: Access, id_or_email: str) -> int:
 
 
 def revoke_any(ctx: Context, id_or_email: str) -> int:
-    """As `revoke`, for an admin: of any workspace."""
+    """Revoke an invitation of any workspace, for an admin."""
     return _revoke(ctx, _open(), id_or_email, "on this server", "See /admin in the console.")
 
 

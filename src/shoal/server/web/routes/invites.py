@@ -23,7 +23,7 @@ router = APIRouter(prefix="/invite")
 
 @router.get("/{code}", dependencies=[Anyone])
 def invite(ctx: Ctx, request: Request, code: str, address: Address) -> Response:
-    """What the invitation is to, and how to accept it."""
+    """Show which workspace the invitation is to, and how to accept it."""
     found = workspace_invitations.peek(ctx, code, address=address)
     return _page(request, found, code, _signed_in(ctx, request))
 
@@ -69,7 +69,7 @@ def _page(
 
 
 def _jobs_of(workspace: WorkspaceView) -> str:
-    """By id: its name may also be that of a workspace of their own."""
+    """Link by id: its name may also be that of a workspace of their own."""
     return f"/w/{workspace.id}/jobs"
 
 
