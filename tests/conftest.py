@@ -71,6 +71,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test with its tier, by its folder and by the subject in its file's name."""
     tier = TIERS[Path(item.path).relative_to(Path(__file__).parent).parts[0]]
     item.add_marker("cluster" if tier == "process" and CLUSTER.match(item.path.name) else tier)
+    if tier == "process" and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(
+            pytest.mark.xdist_group(_file(item.nodeid))
+        )  # tests of such a file stay together, in their order
     own = item.get_closest_marker("timeout")
     if own is not None and own.args:
         item.add_marker(pytest.mark.timeout(patience.patient(own.args[0])), append=False)
@@ -79,20 +83,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.flaky needs a reason=")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests of a file that starts real processes together, the files that take longest first.
+    """Have the files with real processes that take longest start first.
 
     hivemind has torch share memory by files, for which a loader whose workers are killed aborts the process that reads from them.
     """
     shared = sys.modules.get("torch.multiprocessing")
     if shared is not None and "file_descriptor" in shared.get_all_sharing_strategies():
         shared.set_sharing_strategy("file_descriptor")
-    real = [item for item in items if item.get_closest_marker("fast") is None]
-    for item in real:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_file(item.nodeid)))
-    if len(real) == len(items):
+    if not any(item.get_closest_marker("fast") for item in items):
         known = json.loads(DURATIONS.read_text(encoding="utf-8"))
         items.sort(key=lambda item: -known.get(_file(item.nodeid), 60.0))  # stable: the order within a file stays
 

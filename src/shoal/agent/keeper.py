@@ -22,7 +22,7 @@ from shoal.agent.bugs import holds_capsules
 from shoal.agent.completeness import OWN, facts, is_half_made_name, problem
 from shoal.agent.link import Link
 from shoal.agent.uploads import commit
-from shoal.agent.workdir import Candidate, Files, Workdir, list_files
+from shoal.agent.workdir import Candidate, Files, Workdir, is_state, list_files
 from shoal.core.errors import AuthError, Fenced, NotFound, Refused, ShoalError, TimedOut
 
 if TYPE_CHECKING:
@@ -174,7 +174,18 @@ def listed(output: Path, workdir: Workdir | None = None, *, now: bool = True) ->
         for name, files in candidates(output)
         for root in [output if name == ROOT else output / name]
     ]
-    return found + (workdir.candidates(now=now) if workdir is not None else [])
+    return found + (_not_twice(workdir.candidates(now=now), found) if workdir is not None else [])
+
+
+def _not_twice(own: list[Candidate], output: list[Candidate]) -> list[Candidate]:
+    """Leave out what stands in the output directory too: callbacks link there what a Trainer wrote to its own folder."""
+    known = {_same(file) for candidate in output for file in candidate.files}
+    return [c for c in own if not all(_same(file) in known for file in c.files if is_state(file[0]))]
+
+
+def _same(file: tuple[str, int, int]) -> tuple[str, int, int]:
+    """Return what a link, or a copy with its times, has in common with a file: name, size and time."""
+    return file[0].rpartition("/")[2], file[1], file[2]
 
 
 def candidates(output: Path) -> list[tuple[str, Files]]:

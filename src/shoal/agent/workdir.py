@@ -41,7 +41,7 @@ Files = tuple[tuple[str, int, int], ...]
 
 
 class Candidate(NamedTuple):
-    """File that may be a checkpoint."""
+    """Files that may be a checkpoint."""
 
     name: str
     root: Path
@@ -85,7 +85,7 @@ class Workdir:
 
     def _candidate(self, unit: str) -> Candidate | None:
         files = self._written(unit)
-        state = [path for path, _, _ in files if _STATE.fullmatch(path.rpartition("/")[2])]
+        state = [path for path, _, _ in files if is_state(path)]
         if not state:
             return None
         if len(state) > _MOST_STATE_FILES:
@@ -119,6 +119,11 @@ class Workdir:
         if unit not in self._warned:
             self._warned.add(unit)
             self._warning = f"{text}. Write checkpoints to /output-checkpoint to have them kept."
+
+
+def is_state(path: str) -> bool:
+    """Return whether a file holds weights or the like, by its name."""
+    return _STATE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _may_hold_state(name: str) -> bool:

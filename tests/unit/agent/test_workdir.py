@@ -98,3 +98,15 @@ def test_what_was_put_back_is_taken_again_only_once_it_has_changed(tmp_path: Pat
     write(output, "step-4/model.pt", "4", age_s=8)
     keeper.look(settle_s=0.0, last=True)
     assert sorted(server.taken) == [("step-4", "output"), ("workdir", "workdir")]
+
+
+def test_what_a_callback_linked_into_the_output_directory_is_kept_once(tmp_path: Path) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.mkdir()
+    seen = workdir(source)
+    write(source, "elsewhere/checkpoint-20/model.safetensors", "weights")
+    (output / "checkpoint-20").mkdir(parents=True)
+    os.link(source / "elsewhere/checkpoint-20/model.safetensors", output / "checkpoint-20/model.safetensors")
+    assert [c.name for c in listed(output, seen)] == ["checkpoint-20"]
+    write(source, "elsewhere/checkpoint-40/model.safetensors", "more weights")
+    assert [c.name for c in listed(output, seen)] == ["checkpoint-20", "workdir/elsewhere"]
