@@ -41,7 +41,7 @@ def main() -> int:
         return 0
     print(f"{len(chosen)} test files reach what differs from {options.base}", file=sys.stderr)
     processes = os.environ.get("SHOAL_TEST_PROCESSES", "auto")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", processes, "--dist", "loadgroup", *chosen, *rest]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", processes, "--dist", "loadfile", *chosen, *rest]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
