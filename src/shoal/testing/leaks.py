@@ -27,6 +27,7 @@ _LIBRARIES = (
 )  # fmt: skip
 """Prefixes of variables that libraries set for the whole process when they are first imported or used."""
 _NETWORK = (Path("/run/netns"), Path("/sys/class/net"))
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "/chromium/", "playwright")
 _kept: set[int] = set()
 
 
@@ -121,9 +122,9 @@ def _ours(before: set[tuple[int, float]], folder: str) -> list[psutil.Process]:
 
 
 def _is_tracker(process: psutil.Process) -> bool:
-    """Tell apart the helpers of `multiprocessing`, which live as long as the process that uses it."""
+    """Tell apart helpers that live as long as the process that uses them: those of `multiprocessing`, and the one browser."""
     line = " ".join(process.cmdline())
-    return "multiprocessing.resource_tracker" in line or "multiprocessing.forkserver" in line
+    return any(name in line for name in _HELPERS)
 
 
 def _home(process: psutil.Process) -> str:
