@@ -58,7 +58,8 @@ def nothing_left_by_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """Fail when processes outlive the tests of a file, and end them."""
     folder, before = str(tmp_path_factory.getbasetemp()), _processes()
     yield
-    gc.collect()  # worker processes of a DataLoader end with the last reference to its iterator
+    if _ours(before, folder):
+        gc.collect()  # worker processes of a DataLoader end with the last reference to its iterator
     deadline = time.monotonic() + patient(10)
     while (left := _ours(before, folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
