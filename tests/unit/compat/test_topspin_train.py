@@ -35,6 +35,7 @@ class Param(ParamBase):
 class Model(ModelBase):
     def __init__(self, param):
         super().__init__(param)
+        torch.manual_seed(3)  # runs that are compared begin alike, whatever ran before
         self.layer = torch.nn.Linear(2, 1)
 
     def forward(self, x):
