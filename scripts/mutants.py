@@ -7,7 +7,7 @@
 
 A mutant is caught when its tests pass without it and one of them fails with it. Tests that cannot be collected, a fixture
 that fails, or a text to replace that is not found exactly once are errors: they say nothing about the tests' power.
-The exit code is 0 if all were caught, else 1. The mutants are in scripts/planted.
+The exit code is 0 if all were caught, else 1. The mutants are in scripts/bugs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from planted import MUTANTS, Mutant
+from bugs import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "scripts", "docs", "examples", "bench", "console")

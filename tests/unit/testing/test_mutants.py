@@ -21,7 +21,7 @@ def mutants():
         yield mutants
     finally:
         sys.path.remove(str(ROOT / "scripts"))
-        for name in [name for name in sys.modules if name == "mutants" or name.partition(".")[0] == "planted"]:
+        for name in [name for name in sys.modules if name == "mutants" or name.partition(".")[0] == "bugs"]:
             del sys.modules[name]
 
 

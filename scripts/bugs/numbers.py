@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted.mutant import Mutant
+from bugs.mutant import Mutant
 
 _ORDER_TESTS = "tests/unit/sdk/test_order.py"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted.mutant import Mutant
+from bugs.mutant import Mutant
 
 _KINDS_TESTS = "tests/unit/server/test_scheduler_kinds.py"
 _DECIDE_TESTS = "tests/unit/server/test_decide.py"

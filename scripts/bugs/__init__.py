@@ -6,11 +6,11 @@ should notice, and run `./scripts/mutants -k NAME`. tests/unit/testing/test_muta
 
 from __future__ import annotations
 
-from planted.access import ACCESS
-from planted.durability import DURABILITY
-from planted.mutant import Mutant
-from planted.numbers import NUMBERS
-from planted.placement import PLACEMENT
+from bugs.access import ACCESS
+from bugs.durability import DURABILITY
+from bugs.mutant import Mutant
+from bugs.numbers import NUMBERS
+from bugs.placement import PLACEMENT
 
 __all__ = ["MUTANTS", "Mutant"]
 

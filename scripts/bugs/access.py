@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted.mutant import Mutant
+from bugs.mutant import Mutant
 
 _MATRIX = "tests/contract/server/test_authz_matrix.py"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted.mutant import Mutant
+from bugs.mutant import Mutant
 
 _LAYOUT_TESTS = "tests/unit/sdk/test_saving_layout.py"
 _DEPOSIT_TESTS = "tests/unit/store/test_store_deposit.py"
