@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.addresses import is_public
-from shoal.core.loops import accept_all
+from shoal.core.loops import serve_each
 from shoal.core.proxy import read_head
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ _BLOCK = 256 << 10
 class Egress:
     def __init__(self, folder: Path):
         """Listens on a socket in `folder`, which the sandbox sees."""
-        self._room = threading.BoundedSemaphore(_MAX_OPEN)
         self._closed = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # By way of the folder's descriptor: the path itself may be longer than a socket's name can be.
@@ -50,35 +49,23 @@ class Egress:
         self._listener.close()
 
     def _accept(self) -> None:
-        accept_all(self._listener, self._serve_apart, self._closed)
+        serve_each(self._listener, _serve, self._closed, name="egress", at_once=_MAX_OPEN)
 
-    def _serve_apart(self, client: socket.socket) -> None:
-        if not self._room.acquire(blocking=False):
-            client.close()
-            return
-        try:
-            threading.Thread(target=self._serve, args=(client,), name="egress", daemon=True).start()
-        except RuntimeError:  # the system gives no more threads
-            self._room.release()
-            raise
 
-    def _serve(self, client: socket.socket) -> None:
-        with client:
-            try:
-                client.settimeout(_CONNECT_S)
-                host, port, early = _asked_for(client)
-                with _connect(host, port) as upstream:
-                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                    upstream.sendall(early)
-                    _relay(client, upstream)
-            except PermissionError as error:
-                _answer(client, 403, str(error))
-            except ValueError as error:
-                _answer(client, 405, str(error))
-            except OSError as error:
-                _answer(client, 502, str(error))
-            finally:
-                self._room.release()
+def _serve(client: socket.socket) -> None:
+    try:
+        client.settimeout(_CONNECT_S)
+        host, port, early = _asked_for(client)
+        with _connect(host, port) as upstream:
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            upstream.sendall(early)
+            _relay(client, upstream)
+    except PermissionError as error:
+        _answer(client, 403, str(error))
+    except ValueError as error:
+        _answer(client, 405, str(error))
+    except OSError as error:
+        _answer(client, 502, str(error))
 
 
 def _asked_for(client: socket.socket) -> tuple[str, int, bytes]:

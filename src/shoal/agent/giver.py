@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.agent.neighbours import SIZE, Fetch, Neighbours, exactly, proof, split
 from shoal.agent.wire import Neighbours as Told
-from shoal.core.loops import accept_all
+from shoal.core.loops import serve_each
 from shoal.store.hashing import chunk_hash
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Giver(threading.Thread):
         """`shelf`: that of a manifest, if this node has one."""
         super().__init__(name="giver", daemon=True)
         self._at, self._shelf = at, shelf
-        self._room = threading.Semaphore(_CALLERS)
         self._closed = threading.Event()
         host, port = split(at)
         self._listener = socket.create_server(
@@ -96,7 +95,7 @@ class Giver(threading.Thread):
         )
 
     def run(self) -> None:
-        accept_all(self._listener, self._serve_apart, self._closed)
+        serve_each(self._listener, self._serve, self._closed, name="giver", at_once=_CALLERS)
 
     def close(self) -> None:
         self._closed.set()
@@ -104,24 +103,11 @@ class Giver(threading.Thread):
             self._listener.shutdown(socket.SHUT_RDWR)  # else who waits in accept goes on waiting
         self._listener.close()
 
-    def _serve_apart(self, line: socket.socket) -> None:
-        if not self._room.acquire(blocking=False):
-            line.close()
-            return
-        try:
-            threading.Thread(target=self._serve, args=(line,), name="giver", daemon=True).start()
-        except RuntimeError:  # the system gives no more threads
-            self._room.release()
-            raise
-
     def _serve(self, line: socket.socket) -> None:
-        try:
-            with line, suppress(OSError, ValueError):
-                line.settimeout(_FIRST_S)
-                while self._answer(line):
-                    line.settimeout(_IDLE_S)
-        finally:
-            self._room.release()
+        with suppress(OSError, ValueError):
+            line.settimeout(_FIRST_S)
+            while self._answer(line):
+                line.settimeout(_IDLE_S)
 
     def _answer(self, line: socket.socket) -> bool:
         """One request; False for one that nobody of ours would make."""

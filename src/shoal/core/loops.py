@@ -187,22 +187,46 @@ def run_all(stages: Iterable[Callable[[], object]]) -> None:
         raise first
 
 
-def accept_all(listener: socket.socket, serve: Callable[[socket.socket], object], closed: threading.Event) -> None:
-    """Accept connections until `closed` is set; one that fails, for lack of descriptors or threads say, ends nothing."""
+def serve_each(
+    listener: socket.socket,
+    serve: Callable[[socket.socket], object],
+    closed: threading.Event,
+    *,
+    name: str,
+    at_once: int = 1000,
+) -> None:
+    """Accept connections until `closed` is set, each served and closed in a daemon thread called `name`.
+
+    A connection that cannot be accepted or served, for lack of descriptors or threads say, ends nothing; one above
+    `at_once` is closed. A place is taken here and given back by the connection's thread, or here if there is no thread.
+    """
+    places = threading.BoundedSemaphore(at_once)
+
+    def run(client: socket.socket) -> None:
+        try:
+            with client:
+                serve(client)
+        finally:
+            places.release()
+
     while not closed.is_set():
         try:
             client, _ = listener.accept()
         except OSError as error:
             if closed.is_set():
                 return
-            logger.warning("a connection could not be accepted: %s", error)
+            logger.warning("%s: a connection could not be accepted: %s", name, error)
             closed.wait(_LEAST_PAUSE_S)
             continue
-        try:
-            serve(client)
-        except Exception as error:
-            logger.warning("a connection could not be served: %s", error)
+        if not places.acquire(blocking=False):
             client.close()
+            continue
+        try:
+            threading.Thread(target=run, args=(client,), name=name, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            logger.warning("%s: a connection could not be served: %s", name, error)
+            client.close()
+            places.release()
 
 
 def describe(error: BaseException) -> str:

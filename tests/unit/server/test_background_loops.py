@@ -176,7 +176,7 @@ STARTS_THREADS = {
     "door.py": "a listener; `problem` tells of it",
     "gateway.py": "an event loop; `/health` watches it",
     "pool.py": "one task each",
-    "services/import_proxy.py": "one task each, and `accept_all`",
+    "services/import_proxy.py": "a listener; `serve_each`",
     "services/import_queue.py": "one task after the other, none of which ends it",
     "services/pool_probe.py": "one task each",
 }

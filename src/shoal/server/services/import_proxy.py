@@ -19,7 +19,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from shoal.core.errors import ShoalError
-from shoal.core.loops import accept_all
+from shoal.core.loops import serve_each
 from shoal.core.proxy import read_head
 from shoal.server.services.import_guard import CONNECT_S, Guard
 
@@ -50,23 +50,19 @@ class GuardedProxy:
         self._listener.close()
 
     def _accept(self) -> None:
-        accept_all(self._listener, self._serve_apart, self._closed)
-
-    def _serve_apart(self, client: socket.socket) -> None:
-        threading.Thread(target=self._serve, args=(client,), name="import-proxy", daemon=True).start()
+        serve_each(self._listener, self._serve, self._closed, name="import-proxy")
 
     def _serve(self, client: socket.socket) -> None:
-        with client:
-            client.settimeout(CONNECT_S)
-            try:
-                head, rest = read_head(client)
-                line, *headers = head.split(b"\r\n")
-                if not self._is_ours(headers):
-                    return _refuse(client, 407)
-                method, target = line.split(b" ")[:2]
-                self._pass(client, method, target.decode("ascii"), headers, rest)
-            except (OSError, ValueError) as error:
-                logger.debug("a connection of the import proxy ended: %s", error)
+        client.settimeout(CONNECT_S)
+        try:
+            head, rest = read_head(client)
+            line, *headers = head.split(b"\r\n")
+            if not self._is_ours(headers):
+                return _refuse(client, 407)
+            method, target = line.split(b" ")[:2]
+            self._pass(client, method, target.decode("ascii"), headers, rest)
+        except (OSError, ValueError) as error:
+            logger.debug("a connection of the import proxy ended: %s", error)
 
     def _pass(self, client: socket.socket, method: bytes, target: str, headers: list[bytes], rest: bytes) -> None:
         parts = urlsplit(f"//{target}" if method == b"CONNECT" else target)
