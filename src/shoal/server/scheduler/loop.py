@@ -253,18 +253,7 @@ class Scheduler:
             attempt = session.get_one(Attempt, attempt_id)
             for index in indexes:
                 node = session.get_one(Node, (attempt_id, index))
-                if not NodeState(node.state).is_terminal:
-                    attempts.node_ended(
-                        session,
-                        attempt,
-                        node,
-                        state=NodeState.LOST,
-                        exit_code=None,
-                        failed_rank=None,
-                        reason=reason,
-                        told=told or attempt.fenced,
-                    )
-                    ledger.end_node(session, self.ctx.meter, attempt_id, index, lease_s=None)
+                attempts.node_lost(session, self.ctx.meter, attempt, node, reason, told=told)
             return attempt.job_id
 
         self.ctx.live.job_changed(self.ctx.db.write(work, essential=True), schedule=True)

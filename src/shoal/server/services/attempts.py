@@ -17,12 +17,13 @@ from shoal.core.faults import Fault, classify
 from shoal.core.jobs import unfinished
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.server.meter import Meter
 from shoal.server.models.artifacts import Checkpoint, holds_state, is_of_output
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import hash_token
 from shoal.server.scheduler.decide import Placement
 from shoal.server.scheduler.restarts import Cause, Failure, judge
-from shoal.server.services import quotas
+from shoal.server.services import ledger, quotas
 from shoal.server.services.events import move, tell
 
 
@@ -106,6 +107,23 @@ def node_ended(
             fence(session, job, attempt)
     if all(NodeState(n.state).is_terminal for n in nodes_of(session, attempt)):
         _settle(session, job, attempt)
+
+
+def node_lost(session: Session, meter: Meter, attempt: Attempt, node: Node, reason: str, *, told: bool = False) -> None:
+    """End a node that cannot report its own end; its usage counts up to its last sign of life. An ended node stays as it is."""
+    if NodeState(node.state).is_terminal:
+        return
+    node_ended(
+        session,
+        attempt,
+        node,
+        state=NodeState.LOST,
+        exit_code=None,
+        failed_rank=None,
+        reason=reason,
+        told=told or attempt.fenced,
+    )
+    ledger.end_node(session, meter, attempt.id, node.index, lease_s=None)
 
 
 def fence(session: Session, job: Job, attempt: Attempt) -> None:

@@ -8,11 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shoal.core.pool import Problem
-from shoal.core.states import AttemptState, NodeState
+from shoal.core.states import AttemptState
 from shoal.server.context import Context
 from shoal.server.models.jobs import Attempt
 from shoal.server.models.pool import PoolRow
-from shoal.server.services import attempts, ledger, pool_rows
+from shoal.server.services import attempts, pool_rows
 
 logger = logging.getLogger(__name__)
 _REASON = "this data directory was copied while it ran; that attempt belongs to the original server"
@@ -33,19 +33,7 @@ def _end_attempts(ctx: Context, session: Session) -> int:
     found = list(session.scalars(still_open))
     for attempt in found:
         for node in attempts.nodes_of(session, attempt):
-            if NodeState(node.state).is_terminal:
-                continue
-            attempts.node_ended(
-                session,
-                attempt,
-                node,
-                state=NodeState.LOST,
-                exit_code=None,
-                failed_rank=None,
-                reason=_REASON,
-                told=attempt.fenced,
-            )
-            ledger.end_node(session, ctx.meter, attempt.id, node.index, lease_s=None)
+            attempts.node_lost(session, ctx.meter, attempt, node, _REASON)
     return len(found)
 
 
