@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,14 +52,18 @@ def put_back(
     for item in items:
         target, place = _target(item, work)
         manifest = chunks.manifest(item.manifest_id)
-        written: list[Path] = []
+        aside = [work.tmp / f"put-back-{n}" for n in range(len(manifest.files))]
+        paths = [target / check_relative(file.path) for file in manifest.files]
         try:
-            for file in manifest.files:
-                _write(file, target / check_relative(file.path), chunks, donor, written)
+            for file, path in zip(manifest.files, aside, strict=True):
+                _write(file, path, chunks, donor)
+            for written, path in zip(aside, paths, strict=True):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                written.replace(path)  # it may be a file of the source that the job had overwritten
             said.append(f"checkpoint {item.id} is back in {place}")
         except OSError as error:
             logger.warning("%s cannot be put back in %s: %s", item.id, place, error)
-            for path in written:
+            for path in aside:
                 path.unlink(missing_ok=True)
             said.append(f"checkpoint {item.id} could not be put back in {place}: {error.strerror or error}")
             say(f"[shoal] {said[-1]}")
@@ -80,14 +83,11 @@ def _target(item: PutBack, work: WorkDir) -> tuple[Path, str]:
     return (output, OUTPUT) if item.name == "." else (output / check_relative(item.name), f"{OUTPUT}/{item.name}")
 
 
-def _write(file: FileEntry, path: Path, chunks: Chunks, donor: Donor | None, written: list[Path]) -> None:
+def _write(file: FileEntry, path: Path, chunks: Chunks, donor: Donor | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        path.unlink()  # a file of the source that the job had overwritten
     fd = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o755 if file.executable else 0o644
     )
-    written.append(path)
     known = donor.file(file) if donor is not None else None
     with os.fdopen(fd, "wb") as out:
         if known is None:

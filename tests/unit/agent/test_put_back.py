@@ -89,6 +89,10 @@ def test_on_a_full_disk_nothing_half_is_left_and_it_is_said(work: WorkDir) -> No
             return super().get(name)
 
     chunks: Any = Full({"m": manifest(a="a", b="b")}, "a", "b")
+    (work.source / "a").write_text("as it came")
+    put_back([item("workdir", "workdir")], work, chunks)
+    assert (work.source / "a").read_text() == "as it came", "a file of the source stays"
+    chunks.asked = 0
     warned: list[str] = []
     (said,) = put_back([item("step-1")], work, chunks, say=warned.append)
     assert said == "checkpoint ckpt_1 could not be put back in /output-checkpoint/step-1: No space left on device"
