@@ -290,22 +290,15 @@ class Node:
         self._reports.last_look(None if result["told"] else result["exit_code"], result["reason"])
         self._capture.close()
         result = preflight.told(self._work, self._join, result, self._capture.redact)
-        self._note_result(result)
+        self._work.keep_result(result)
         self._beats.update(state="exited", **result)
         deadline = time.monotonic() + DELIVER_FOR_S
         delivered = deliver(self._beats, self._shipper, self._reports, deadline)
         if delivered:
-            self._note_result({**result, "delivered": True})
+            self._work.keep_result({**result, "delivered": True})
             clear(self._work.tmp)
             clear(self._work.root / "input")
         return 0 if delivered else 5
-
-    def _note_result(self, result: dict[str, Any]) -> None:
-        """For a salvage. On a full disk it cannot be kept, which must not keep the server from hearing it."""
-        try:
-            self._work.result = result
-        except OSError as error:
-            logger.warning("how the node ended is not on its disk: %s", error)
 
     def _start_sampling(self) -> None:
         from shoal.agent import inventory

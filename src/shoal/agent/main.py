@@ -100,10 +100,10 @@ def _say_goodbye(link: Link, work: WorkDir, code: int | None, reason: str, *, to
     from shoal.core.errors import ShoalError
 
     result = {"exit_code": code, "failed_rank": None, "reason": reason, "told": told}
-    work.result = result
+    work.keep_result(result)
     try:
         link.post("/beat", {"state": "exited", "final": True, **result})
-        work.result = {**result, "delivered": True}
+        work.keep_result({**result, "delivered": True})
     except ShoalError as error:
         print(f"last beat: {error.message}", file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import IO, Any
 from shoal.core.boot import boot_id
 from shoal.core.place import mark
 from shoal.core.private import close_folder
+
+logger = logging.getLogger(__name__)
 
 NODES = "nodes"
 """The folder of all work directories of a machine (core.settings.Layout.nodes_dir)."""
@@ -73,9 +76,12 @@ class WorkDir:
             return value if isinstance(value, dict) else None
         return None
 
-    @result.setter
-    def result(self, value: dict[str, Any]) -> None:
-        self._write(RESULT, value)
+    def keep_result(self, value: dict[str, Any]) -> None:
+        """Keep it for a salvage. A full disk cannot hold it, which must not keep the server from hearing it."""
+        try:
+            self._write(RESULT, value)
+        except OSError as error:
+            logger.warning("how the node ended is not on its disk: %s", error)
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         aside = self.root / f".{name}.tmp"

@@ -48,8 +48,7 @@ def salvage(root: Path) -> int:
     spools = {stream: Spool(work.spool(stream)) for stream in ("log", "system", "metric")}
     if known is None:
         known = ended(None, "agent died")
-        with suppress(OSError):  # a full disk must not keep the server from hearing it
-            work.result = known
+        work.keep_result(known)
         text = "[shoal] the agent of this node died; what was left of its workers was ended"
         spools["log"].append([json.dumps({"t": round(time.time(), 3), "r": None, "e": "sys", "m": text}).encode()])
     link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance)
@@ -61,8 +60,7 @@ def salvage(root: Path) -> int:
     shipper.start()
     if not deliver(beats, shipper, reports, time.monotonic() + DELIVER_FOR_S):
         return 5
-    with suppress(OSError):
-        work.result = {**known, "delivered": True}
+    work.keep_result({**known, "delivered": True})
     return 0
 
 
