@@ -106,6 +106,14 @@ def _python(args: list[str], python: str) -> Command:
     return Command([python, "-u", *args], per_rank=True, script=args[at])
 
 
+def script_text(folder: Path, script: str | None) -> str:
+    """Return the text of an entry script; '' if the entry is not a script, or it cannot be read."""
+    try:
+        return (folder / script).read_text("utf-8", "replace") if script else ""
+    except OSError:
+        return ""
+
+
 def accepts_data(text: str) -> bool:
     """Whether a script takes `--data`: it adds that very argument, or parses a dataclass with a field `data`."""
     if "data" not in text:

@@ -22,7 +22,7 @@ def specs(
     command = runtime.command(join.entry, python, work.source)
     data = data_path(join.mounts)
     argv = preflight.command(command._replace(argv=[rewrite(a) for a in command.argv]), join).argv
-    script = _text(work, command.script)
+    script = runtime.script_text(work.source, command.script)
     if data and script and not runtime.passes_data(join.entry) and runtime.accepts_data(script):
         argv += ["--data", rewrite(data)]
     checkpoint = checkpoint_path(join.mounts)
@@ -49,11 +49,3 @@ def specs(
         Spec(argv, env(runtime.rank_env(launch, join, local, str(work.tmp / f"error.{rank}.json"), plain=plain)), rank)
         for local, rank in enumerate(ranks)
     ]
-
-
-def _text(work: WorkDir, script: str | None) -> str:
-    """Return the text of the entry script; '' if the entry is not a script, or it cannot be read."""
-    try:
-        return (work.source / script).read_text("utf-8", "replace") if script else ""
-    except OSError:
-        return ""

@@ -90,7 +90,7 @@ def by_hand(wanted: Wanted, places: Places, source: Path) -> list[ByHand]:
     command = runtime.command(spec.entry, "python", source)
     data = _data(wanted.datasets)
     argv = [rewrite(word.replace(str(source), str(places.code))) for word in command.argv]
-    script = _text(source / command.script) if command.script else ""
+    script = runtime.script_text(source, command.script)
     if data and script and not runtime.passes_data(spec.entry) and runtime.accepts_data(script):
         argv += ["--data", rewrite(data)]
     nodes = []
@@ -132,11 +132,3 @@ def _join(wanted: Wanted) -> JoinReply:
 
 def _data(names: list[str]) -> str | None:
     return None if not names else f"{INPUT}/{names[0]}" if len(names) == 1 else INPUT
-
-
-def _text(script: Path) -> str:
-    """Return the text of a script; '' if it cannot be read."""
-    try:
-        return script.read_text("utf-8", "replace")
-    except OSError:
-        return ""

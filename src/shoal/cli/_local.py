@@ -144,7 +144,7 @@ class LocalRun:
         command = runtime.command(list(self.entry), self.python, Path.cwd())
         data = data_path(self._mounts)
         argv = [rewrite(a) for a in command.argv]
-        script = _text(command.script)
+        script = runtime.script_text(Path(), command.script)
         if data and script and not runtime.passes_data(list(self.entry)) and runtime.accepts_data(script):
             argv += ["--data", rewrite(data)]
         paths = runtime.Paths(
@@ -240,14 +240,6 @@ def _host_env() -> dict[str, str]:
     if folder not in env.get("PATH", "").split(":"):
         env["PATH"] = f"{folder}:{env.get('PATH', '/usr/bin:/bin')}"
     return env
-
-
-def _text(script: str | None) -> str:
-    """Return the text of the entry script; '' if the entry is not a script, or it cannot be read."""
-    try:
-        return Path(script).read_text("utf-8", "replace") if script else ""
-    except OSError:
-        return ""
 
 
 def _free_port() -> int:
