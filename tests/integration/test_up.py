@@ -13,7 +13,7 @@ def test_more_slots_restart_the_server_and_running_jobs_go_on(own_server, code):
     assert "shoal up --slots 6" in refused.stderr
     first = read_record(server.layout)
     said = server.cli("up", "--slots", "6").stderr
-    assert "starting it anew with 6" in said and read_record(server.layout).pid != first.pid
+    assert "restarting it with 6" in said and read_record(server.layout).pid != first.pid
     assert server.json("machine", "list")["machines"][0]["slots_total"] == 6
     assert server.inspect("long")["attempts"] == before.attempts
     assert "already up" in server.cli("up", "--slots", "6").stderr

@@ -241,7 +241,7 @@ def _start(
     same = slots is None or (None if slots == "auto" else slots) == has
     if started.record.private and not same:
         runs = "the default number of" if has is None else has
-        out.say(f"The server runs with {runs} slots; starting it anew with {slots}.")
+        out.say(f"The server runs with {runs} slots; restarting it with {slots}.")
         out.dim("Running jobs go on meanwhile.")
         local.stop_server(layout)
         return local.start_server(layout, [*_arguments(host, port, slots, store), *once], say=out.say)
