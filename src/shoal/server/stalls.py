@@ -124,7 +124,9 @@ class Stalls:
             self._asked.pop(attempt_id, None)
 
     def keep_only(self, attempts: Collection[str]) -> None:
-        for attempt_id in {*self._seen, *self._asked} - set(attempts):
+        with self._lock:  # reports of agents arrive meanwhile
+            gone = {*self._seen, *self._asked} - set(attempts)
+        for attempt_id in gone:
             self.forget(attempt_id)
 
 

@@ -53,7 +53,7 @@ def explain(ctx: Context, error: StorageFull) -> StorageFull:
     if not ctx.private:
         return StorageFull(error.message + free, hint=error.hint, details=error.details)
     uses = largest(ctx)
-    named = f" Most of it is taken by {words(uses)}." if uses else ""
+    named = f" The jobs that take the most space here: {words(uses)}." if uses else ""
     hint = f"shoal training stop {uses[0].job}, then: shoal training delete {uses[0].job}" if uses else error.hint
     return StorageFull(error.message + free + named, hint=hint, details=error.details)
 
@@ -76,8 +76,8 @@ class DiskWatch:
         if self._told or not (uses := largest(self._ctx)):
             return
         self._told = True
-        logger.error("the disk is full; most of it is taken by %s", words(uses))
-        text = f"the server's disk is full, and of all jobs this one takes most of it: {human_size(uses[0].size)}"
+        logger.error("the disk is full; the jobs that take the most space: %s", words(uses))
+        text = f"the server's disk is full, and of all jobs this one takes the most space: {human_size(uses[0].size)}"
 
         def work(session: Session) -> None:
             if (job := session.get(Job, uses[0].job_id)) is not None:

@@ -31,7 +31,7 @@ def drain(ctx: Context, *, draining: bool) -> PoolMachine:
         elif not draining and row is not None:
             session.delete(row)
 
-    ctx.db.write(work)
+    ctx.db.write(work, essential=True)
     ctx.engine.drain(OWN_MACHINE, draining=draining)
     ctx.live.scheduler.set()
     return view(ctx)

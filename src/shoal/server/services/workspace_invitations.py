@@ -166,7 +166,7 @@ def _revoke(ctx: Context, query: Select[WorkspaceInvitation, str], which: str, w
             row.revoked_at = utcnow()
         return len(rows)
 
-    return ctx.db.write(work)
+    return ctx.db.write(work, essential=True)
 
 
 def _view(row: WorkspaceInvitation, workspace: str) -> WorkspaceInvitationView:
