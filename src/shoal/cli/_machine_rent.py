@@ -152,7 +152,7 @@ def restart(lease: str, /) -> int:
 
 
 def release(*leases: str) -> int:
-    """Give leases back now. Whoever is on them is thrown out, and what runs there ends.
+    """Give leases back now: all sessions are closed and running processes are stopped.
 
     For example:
 

@@ -26,7 +26,7 @@ OVER = "its time was over"
 _LONGEST_WAIT_S = 30.0
 """The wall clock may be set meanwhile."""
 _LETTER = """\
-Your lease '{name}' ends at {until}. Whoever is on it is thrown out then, and what runs there is ended; its files
+Your lease '{name}' ends at {until}. All sessions are then closed and running processes are stopped; its files
 are kept as a snapshot.
 
 To go on, press Extend in the console, or run:

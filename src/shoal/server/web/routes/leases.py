@@ -11,15 +11,13 @@ from shoal.core.people import GitFetch
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Access, Reader, Viewer, Worker
 from shoal.server.services import datasets, git, leases, snapshots, sources
-from shoal.server.services.lease_clock import NOTICE_S, REMINDERS_S
+from shoal.server.services.lease_clock import NOTICE_S
 from shoal.server.web.forms import Fields, Form, done, parse
 from shoal.server.web.nav import base_path
 from shoal.server.web.render import page
 
 router = APIRouter(prefix="/w/{workspace}/leases")
 everywhere = APIRouter()
-NEAR_S = float(max(REMINDERS_S))
-"""Less time left than this is shown in red: when the first reminder is sent."""
 
 
 @router.get("")
@@ -32,7 +30,7 @@ def list_leases(ctx: Ctx, request: Request, access: Viewer) -> Response:
         "snapshots": snapshots.list_snapshots(ctx, access),
         "datasets": [d.name for d in datasets.list_datasets(ctx, access) if d.status == "available"],
         "git_sources": [source.name for source in git.list_git_sources(ctx, access)],
-        "near_s": NEAR_S,
+        "near_s": NOTICE_S,
         "passwords": ctx.settings.ssh_passwords,
         "problem": ctx.gateway.problem if ctx.gateway.is_installed() else "pip install 'shoal[machines]' on the server",
     }
