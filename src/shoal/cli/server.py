@@ -133,7 +133,7 @@ def stop() -> None:
         return
 
     def tell() -> None:
-        out.say(f"Stopped the server at {record.url}.")
+        out.say(f"Stopped the server at {record.url}." if record.url else "Stopped the server while it was starting.")
         out.say(f"Jobs that were running go on without it and are picked up by the next `{out.prog} server start`.")
 
     out.show({"stopped": True, "url": record.url, "pid": record.pid}, tell)

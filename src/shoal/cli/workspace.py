@@ -193,10 +193,17 @@ def invite(
 
 
 def _print_invitation(made: WorkspaceInvitationCreated, link: str) -> None:
+    from shoal.client.config import is_loopback
+
     whom = made.email or "one person"
     out.say(f"Send this link to {whom}. It works once, until {made.expires_at:%Y-%m-%d %H:%M} UTC:")
     out.line(link)
     out.say(f"In a terminal they use it with: {out.prog} signup --invitation LINK")
+    if is_loopback(link):
+        out.warn(
+            "This link works on this machine only. To let others in, have the server listen to the network: "
+            f"{out.prog} server stop, then {out.prog} server start --host 0.0.0.0"
+        )
     if made.email == "":
         out.say(f"Take it back with: {out.prog} workspace revoke {made.id}")
 

@@ -22,6 +22,7 @@ from shoal.client.server_record import (
     ServerRecord,
     health_of,
     is_alive,
+    note_launch,
     own_record,
     read_record,
     running_server,
@@ -87,8 +88,8 @@ def start_server(
             if record := running_server(layout):
                 return Started(record, is_new=False)
             # Whoever holds the server lock is a server. The start lock covers the moment before a new one has it, and
-            # falls with its holder, so that a killed starter leaves nothing to clean up.
-            if not is_held(layout.server_lock) and _take(lock):
+            # falls with its holder, so that a killed starter leaves nothing to clean up; its server is in the record.
+            if not is_held(layout.server_lock) and starting_record(layout) is None and _take(lock):
                 with _released(lock):
                     if not is_held(layout.server_lock):
                         if command is None:
@@ -176,14 +177,19 @@ def _launch(layout: Layout, command: list[str], patience: Patience) -> ServerRec
             cwd=layout.server_dir,
             env=server_environment(layout),
         )
-    while True:
-        code = process.poll()
-        if record := running_server(layout):
-            return record
-        # A server started by other means at the same moment may have been first; then that one is waited for.
-        if code is not None and not is_held(layout.server_lock):
-            raise _why_ended(layout, log_start, code)
-        patience.step(process.pid if code is None else None)
+    try:
+        note_launch(layout, process.pid)
+        while True:
+            code = process.poll()
+            if record := running_server(layout):
+                return record
+            # A server started by other means at the same moment may have been first; then that one is waited for.
+            if code is not None and not is_held(layout.server_lock):
+                raise _why_ended(layout, log_start, code)
+            patience.step(process.pid if code is None else None)
+    except KeyboardInterrupt:
+        patience.say("The server goes on starting. See how it is: shoal server status. Stop it: shoal down")
+        raise
 
 
 def _take(lock: IO[str]) -> bool:

@@ -21,7 +21,7 @@ class Patience:
     """One wait for the server of a data directory. `step` sleeps a little, and raises TimedOut when nothing moves any more."""
 
     def __init__(self, layout: Layout, say: Callable[[str], None], patience_s: float = PATIENCE_S):
-        self._layout, self._say, self._patience_s = layout, say, patience_s
+        self._layout, self.say, self._patience_s = layout, say, patience_s
         self._began = self._moved_at = time.monotonic()
         self._next_word = self._began + FIRST_WORD_S
         self._signs: object = None
@@ -55,7 +55,7 @@ class Patience:
         is_new = doing != self._told and now >= self._told_at + NEXT_PHASE_S
         if now < self._next_word and not (self._told and is_new):
             return
-        self._say(f"The server is {doing} ({now - self._began:.0f} s so far).")
+        self.say(f"The server is {doing} ({now - self._began:.0f} s so far).")
         self._told, self._told_at, self._next_word = doing, now, now + NEXT_WORD_S
 
 

@@ -1,7 +1,8 @@
 """The record a running server leaves in its data directory, and whether that server is this directory's own and answers.
 
 Three things must agree before a process is touched: the server lock of this directory is held, the record was written for
-this directory (a copied file names another place), and the process with that pid is the one that wrote it.
+this directory (a copied file names another place), and the process with that pid is the one that wrote it. Until a new
+server has the lock, the record of its launch and the time at which that very process began take the place of the lock.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from urllib.parse import urlsplit
 from shoal.core.boot import boot_id
 from shoal.core.instance import instance_id, is_held
 from shoal.core.place import place
+from shoal.core.private import write_private
 from shoal.core.settings import Layout
 
 CLOCK_SLACK_S = 2.0
 """How far apart two readings of one process's start time may be."""
 HEALTH_TIMEOUT_S = 5.0
+_LOADING = "loading its program"
+"""Step of a start before the server has its lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,21 @@ def read_record(layout: Layout) -> ServerRecord | None:
     return _read(layout, layout.server_file)
 
 
+def note_launch(layout: Layout, pid: int) -> None:
+    """Write the starting file for a server that was just launched: it takes its lock only seconds later."""
+    who = {"pid": pid, "create_time": _process_start(pid), "boot_id": boot_id(), "place": place(layout.server_dir)}
+    with suppress(OSError):  # on a full disk a server must start all the same
+        write_private(layout.starting_file, json.dumps({**who, "doing": _LOADING}))
+
+
 def starting_record(layout: Layout) -> ServerRecord | None:
     """Return the record of this directory's server that has not come up yet."""
     record = _read(layout, layout.starting_file)
-    return record if record and is_held(layout.server_lock) and is_alive(record) else None
+    if record is None or not is_alive(record):
+        return None
+    # Without the lock nothing but the time of its start tells the process from another one that has its pid now.
+    is_loading = record.doing == _LOADING and _has_started_at(record, _process_start(record.pid))
+    return record if is_loading or is_held(layout.server_lock) else None
 
 
 def own_record(layout: Layout) -> ServerRecord | None:
@@ -75,7 +91,7 @@ def is_alive(record: ServerRecord) -> bool:
     if started is None:
         return False
     # Setting the clock moves a start time, so the command line decides when the times differ.
-    return abs(started - record.create_time) <= CLOCK_SLACK_S or _is_own_server(record.pid)
+    return _has_started_at(record, started) or _is_own_server(record.pid)
 
 
 def health_of(url: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> dict[str, Any] | None:
@@ -106,6 +122,10 @@ def _read(layout: Layout, path: Path) -> ServerRecord | None:
         return record if written_for in (None, place(layout.server_dir)) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _has_started_at(record: ServerRecord, started: float | None) -> bool:
+    return started is not None and abs(started - record.create_time) <= CLOCK_SLACK_S
 
 
 def _process_start(pid: int) -> float | None:

@@ -206,6 +206,8 @@ def serve_each(
         try:
             with client:
                 serve(client)
+        except Exception as error:
+            logger.warning("%s: a connection failed: %s", name, describe(error))
         finally:
             places.release()
 

@@ -191,6 +191,7 @@ def test_inviting_someone_without_an_account_gives_a_link(stub: Stub, cli: Cli) 
     assert ran.code == 0, ran.err
     assert ran.out == f"{stub.url}/invite/shoali_x\n", "stdout is data"
     assert "signup --invitation LINK" in ran.err and "works once" in ran.err
+    assert "works on this machine only" in ran.err, "the server of this test listens to loopback"
     assert stub.asked[-1].json == {"email": "bob@example.org", "role": "member", "expires_in_s": 7200}
     assert json.loads(cli("workspace", "invite", "bob@example.org", "--json").out)["link"].endswith("/invite/shoali_x")
 

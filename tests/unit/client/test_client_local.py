@@ -163,6 +163,26 @@ def test_a_server_that_gets_nowhere_is_no_longer_waited_for_and_left_alone(layou
     assert starts(layout) == 1
 
 
+def test_a_start_that_was_interrupted_is_told_of_seen_and_stopped(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its launch and its lock a server loads its program, which takes seconds on a busy machine."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(patience.Patience, "step", interrupt)
+        local.start_server(layout, command=[sys.executable, "-c", "import time; time.sleep(600)"], say=said.append)
+    assert "goes on starting" in said[-1] and "shoal server status" in said[-1]
+    record = local.starting_record(layout)
+    assert record is not None and record.doing == "loading its program"
+    stopped = local.stop_server(layout)
+    assert stopped is not None and stopped.pid == record.pid
+    assert local.starting_record(layout) is None
+
+
 def test_a_busy_server_is_waited_for_and_no_second_one_is_started(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,9 @@ def test_a_lease_shows_how_strong_its_sandbox_is_and_what_it_lacks(ctx, browser,
 
 
 def test_time_that_is_nearly_over_is_red(ctx, browser, rented):
-    assert 'class="nowrap bad"' not in browser.get(LEASES).text
     set_left(ctx, rented.id, timedelta(hours=5))
+    assert 'class="nowrap bad"' not in browser.get(LEASES).text, "most of a lease of 8 hours is left"
+    set_left(ctx, rented.id, timedelta(minutes=50))
     assert 'class="nowrap bad"' in browser.get(LEASES).text
 
 
