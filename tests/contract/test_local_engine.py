@@ -168,3 +168,15 @@ def test_the_engine_of_a_copied_directory_leaves_the_agents_of_the_original_alon
     copied.salvage(gang.attempt_id, 0)
     copied.cancel(gang.attempt_id)
     assert {process.pid for process in stand_ins_of(tmp_path)} == before
+
+
+def test_agents_that_have_ended_are_let_go_when_the_next_are_started(engine, gang, tmp_path):
+    engine.start(gang)
+    eventually(lambda: len(stand_ins_of(tmp_path)) == len(gang.nodes))
+    pids = [process.pid for process in stand_ins_of(tmp_path)]
+    for pid in pids:
+        psutil.Process(pid).kill()
+    eventually(lambda: all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids))
+    engine.start(make_gang(tmp_path / "nodes", "att_next", num_nodes=1))
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert engine.status(gang.attempt_id, 0) is AgentState.GONE

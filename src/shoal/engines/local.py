@@ -74,6 +74,7 @@ class LocalEngine(Engine):
         ]
 
     def start(self, gang: Gang) -> None:
+        self._drop_ended()
         started = []
         try:
             for launch, command in zip(gang.nodes, self.plan(gang), strict=True):
@@ -136,6 +137,12 @@ class LocalEngine(Engine):
                 self._children.pop(key, None)
                 self._salvaging.pop(key, None)
             shutil.rmtree(directory, ignore_errors=True)
+
+    def _drop_ended(self) -> None:
+        """Let go of agents and salvagers that have ended: each holds a process id or a descriptor until it is waited for."""
+        with self._lock:
+            self._children = {key: child for key, child in self._children.items() if child.poll() is None}
+            self._salvaging = {key: child for key, child in self._salvaging.items() if child.poll() is None}
 
     def _agent(self, directory: Path) -> psutil.Process | None:
         """Return the live agent of a node; the one of an original is none of a copy's."""
