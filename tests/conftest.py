@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from shoal.testing import leaks, patience
+from shoal.testing.groups import expected, file_of, group_of, make_scheduler
 from shoal.testing.leaks import *  # noqa: F403
 
 settings.register_profile("shoal", deadline=None)
@@ -52,13 +53,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Of all processes of a run only the first looks at the network, which the others share."""
+    """Of all processes of a run only the first looks at the network, which the others share; unit tests do not use it."""
     if "PYTEST_XDIST_WORKER" not in os.environ and os.environ.get("SHOAL_TEST_DURATIONS"):
         DURATIONS.write_text(
             json.dumps({f: round(s) for f, s in sorted(TAKEN.items()) if s >= 1}, indent=1) + "\n", encoding="utf-8"
         )
-    left = leaks.network() - session.config.stash[NETWORK]
-    if left and "PYTEST_XDIST_WORKER" not in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ or all(_tier(file) == "fast" for file in TAKEN):
+        return
+    if left := leaks.network() - session.config.stash[NETWORK]:
         print(f"\nleft behind: network {', '.join(sorted(left))}", file=sys.stderr)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -69,12 +71,8 @@ def pytest_report_header() -> str:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test with its tier, by its folder and by the subject in its file's name."""
-    tier = TIERS[Path(item.path).relative_to(Path(__file__).parent).parts[0]]
+    tier = _tier(item.nodeid)
     item.add_marker("cluster" if tier == "process" and CLUSTER.match(item.path.name) else tier)
-    if tier == "process" and item.get_closest_marker("xdist_group") is None:
-        item.add_marker(
-            pytest.mark.xdist_group(_file(item.nodeid))
-        )  # tests of such a file stay together, in their order
     own = item.get_closest_marker("timeout")
     if own is not None and own.args:
         item.add_marker(pytest.mark.timeout(patience.patient(own.args[0])), append=False)
@@ -93,15 +91,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared.set_sharing_strategy("file_descriptor")
     if not any(item.get_closest_marker("fast") for item in items):
         known = json.loads(DURATIONS.read_text(encoding="utf-8"))
-        items.sort(key=lambda item: -known.get(_file(item.nodeid), 60.0))  # stable: the order within a file stays
+        groups = expected((item.nodeid for item in items), known)
+        items.sort(
+            key=lambda item: (-groups[group_of(item.nodeid)], group_of(item.nodeid))
+        )  # the order within a file stays
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    TAKEN[_file(report.nodeid)] += report.duration
+    TAKEN[file_of(report.nodeid)] += report.duration
 
 
-def _file(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Have `--dist loadgroup` keep the tests of a file together, and the files that need the same resource."""
+    return make_scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def _tier(nodeid: str) -> str:
+    return TIERS[nodeid.removeprefix("tests/").partition("/")[0]]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

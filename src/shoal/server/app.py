@@ -18,6 +18,8 @@ from shoal.server.db import storage_error
 from shoal.server.limits import BodyLimit
 from shoal.server.policy import check_app
 from shoal.server.routers import (
+    PREFIX,
+    add_routes,
     admin,
     agent,
     auth,
@@ -52,8 +54,9 @@ from shoal.server.services import disk_use
 from shoal.server.web.app import build as build_console
 from shoal.server.web.front import Front
 
+__all__ = ["PREFIX", "create_app"]
+
 logger = logging.getLogger(__name__)
-PREFIX = "/api/v1"
 
 
 def create_app(context: Context) -> FastAPI:
@@ -90,7 +93,7 @@ def create_app(context: Context) -> FastAPI:
         engines,
         agent,
     ):
-        app.include_router(module.router, prefix=PREFIX)
+        add_routes(app, module.router)
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

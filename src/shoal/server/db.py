@@ -8,6 +8,7 @@ commits once for all. `write` returns only after that commit.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import queue
 import threading
@@ -19,10 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Dialect, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.util import LRUCache
 
 from shoal.core.errors import ShoalError, StorageFailing, StorageFull, Unreachable
 from shoal.core.loops import Problem, describe
@@ -198,8 +200,26 @@ class Database:
         return None
 
 
+_COMPILED: LRUCache[Any, Any] = LRUCache(1000)
+
+
+@functools.cache
+def _dialect() -> Dialect:
+    """Return the one dialect of all engines of the process.
+
+    SQLAlchemy keeps compiled statements by the dialect they were compiled for. With one dialect and `_COMPILED` in common, a
+    statement is compiled once per process instead of once for the reader and once for the writer of every database.
+    """
+    engine = create_engine("sqlite://")
+    engine.connect().close()  # the dialect asks its first connection what it can do
+    engine.dispose()
+    return engine.dialect
+
+
 def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options)
+    engine.dialect = _dialect()
+    engine.update_execution_options(compiled_cache=_COMPILED)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: Any) -> None:

@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import psutil
@@ -56,7 +56,7 @@ def nothing_left_by_test() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left_by_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail when processes outlive the tests of a file, and end them."""
-    folder, before = str(tmp_path_factory.getbasetemp()), _processes()
+    folder, before = str(tmp_path_factory.getbasetemp()), set(_processes())
     yield
     if _ours(before, folder):
         gc.collect()  # worker processes of a DataLoader end with the last reference to its iterator
@@ -95,24 +95,24 @@ def _is_pool(thread: threading.Thread) -> bool:
     return thread.name.startswith(("ThreadPoolExecutor", "asyncio_", "AnyIO", "calls of tests"))
 
 
-def _processes() -> set[tuple[int, float]]:
-    found = set()
+def _processes() -> dict[tuple[int, float], psutil.Process]:
+    """Return all processes by id and time of start."""
+    found = {}
     for process in psutil.process_iter():
         try:
-            found.add((process.pid, process.create_time()))
+            found[process.pid, process.create_time()] = process
         except psutil.Error:
             continue
     return found
 
 
-def _ours(before: set[tuple[int, float]], folder: str) -> list[psutil.Process]:
+def _ours(before: Container[tuple[int, float]], folder: str) -> list[psutil.Process]:
     """List live processes that were started since `before` by this one, or with a data directory below `folder`."""
-    children = {process.pid for process in psutil.Process().children(recursive=True)}
+    new = [process for key, process in _processes().items() if key not in before and key[0] not in _kept]
+    children = {process.pid for process in psutil.Process().children(recursive=True)} if new else set()
     found = []
-    for process in psutil.process_iter():
+    for process in new:
         try:
-            if process.pid in _kept or (process.pid, process.create_time()) in before:
-                continue
             if process.status() == psutil.STATUS_ZOMBIE or _is_tracker(process):
                 continue
             if process.pid in children or _home(process).startswith(folder):

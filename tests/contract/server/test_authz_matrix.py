@@ -189,11 +189,13 @@ class World:
 
     def finish_jobs(self):
         """A finished job may be deleted, and followed to its end."""
-        ended = update(Job).values(state="succeeded", ended_at=Job.created_at)
-        self.ctx.db.write(lambda s: s.execute(ended) and None)
-        over = update(Sweep).values(state="stopped", ended_at=Sweep.created_at)
-        self.ctx.db.write(lambda s: s.execute(over) and None)
-        self.ctx.db.write(lambda s: s.execute(update(Swarm).values(state="stopped")) and None)
+
+        def work(session):
+            session.execute(update(Job).values(state="succeeded", ended_at=Job.created_at))
+            session.execute(update(Sweep).values(state="stopped", ended_at=Sweep.created_at))
+            session.execute(update(Swarm).values(state="stopped"))
+
+        self.ctx.db.write(work)
 
     def rows_written(self):
         """Rows ever inserted, changed or deleted through this server."""
@@ -316,10 +318,14 @@ def test_what_is_listed_in_ones_own_place_holds_nothing_of_another_tenants(share
     check_each(LISTS, check)
 
 
-@pytest.mark.parametrize("route", [r for r, row in ROUTES.items() if row.role and row.scope is Scope.READ])
-def test_a_job_sees_no_other_workspace_of_the_person_who_submitted_it(world, route):
+def test_a_job_sees_no_other_workspace_of_the_person_who_submitted_it(world):
     made = world.callers["owner"].post("/workspaces", {"name": "elsewhere"}).json()
-    assert world.call("job token", route, workspace=made["id"]).status_code == 404
+
+    def check(route):
+        answer = world.call("job token", route, workspace=made["id"])
+        assert answer.status_code == 404, answer.text
+
+    check_each([r for r, row in ROUTES.items() if row.role and row.scope is Scope.READ], check)
 
 
 @pytest.mark.parametrize("route", ["GET /agent/manifests/{manifest}", "GET /agent/chunks/{hash}"])

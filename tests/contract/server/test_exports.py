@@ -19,10 +19,10 @@ from shoal.server.services.import_guard import Guard
 from shoal.server.services.import_proxy import GuardedProxy
 from shoal.server.services.import_s3 import Bucket, parse_s3_url
 from shoal.store.hashing import chunk_hash
+from shoal.testing.extras import needs
 from shoal.testing.server import AppClient, add_person, make_app
 
-pytest.importorskip("obstore", reason="S3 tests need the extra 's3'")
-pytest.importorskip("moto", reason="S3 tests need moto[server]")
+pytestmark = needs("obstore", "moto")
 
 
 @pytest.fixture

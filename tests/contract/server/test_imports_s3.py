@@ -12,10 +12,10 @@ from shoal.core.datasets import DatasetImport
 from shoal.core.errors import InvalidSpec, MissingExtra, NotFound
 from shoal.server.services import datasets, imports
 from shoal.server.services.imports import resume_imports
+from shoal.testing.extras import needs
 from shoal.testing.server import add_person
 
-pytest.importorskip("obstore", reason="S3 tests need the extra 's3'")
-pytest.importorskip("moto", reason="S3 tests need moto[server]")
+pytestmark = needs("obstore", "moto")
 
 BIG = os.urandom(1 << 20) * 20
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-pytest.importorskip("hivemind")
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+from shoal.testing.extras import needs
+
+pytestmark = [pytest.mark.torch, needs("hivemind", "torch")]
 
 SCHEMAS = """
 from typing import Dict
@@ -73,6 +73,8 @@ def test_old_names_old_schemas_and_missing_files_are_found_and_nothing_is_import
 
 
 def test_the_stand_in_for_lamb_steps_as_the_package_does():
+    import torch
+
     from shoal.compat.swarm.files.torch_optimizer import Lamb
 
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -84,6 +86,8 @@ def test_the_stand_in_for_lamb_steps_as_the_package_does():
 
 
 def test_the_stand_in_for_lamb_is_adam_where_told_so():
+    import torch
+
     from shoal.compat.swarm.files.torch_optimizer import Lamb
 
     ours, theirs = (torch.nn.Parameter(torch.tensor([3.0, 4.0])) for _ in range(2))

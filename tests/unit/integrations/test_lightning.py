@@ -6,31 +6,44 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-L = pytest.importorskip("lightning")
+from shoal.agent.completeness import facts, problem
+from shoal.core.errors import UsageError
+from shoal.testing.extras import needs
 
-from shoal.agent.completeness import facts, problem  # noqa: E402
-from shoal.core.errors import UsageError  # noqa: E402
-from shoal.integrations import _lightning_trainer  # noqa: E402
-from shoal.integrations.lightning import ShoalCallback, last_checkpoint  # noqa: E402
-from shoal.sdk import start  # noqa: E402
+pytestmark = needs("torch", "lightning")
 
 
-class Line(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-        self.steps = []
+@pytest.fixture(autouse=True, scope="module")
+def _imports():
+    global torch, L, _lightning_trainer, ShoalCallback, last_checkpoint, start
+    import lightning as L
+    import torch
 
-    def training_step(self, batch, _):
-        self.steps.append(self.trainer.global_step)
-        return self.layer(batch).pow(2).mean()
+    from shoal.integrations import _lightning_trainer
+    from shoal.integrations.lightning import ShoalCallback, last_checkpoint
+    from shoal.sdk import start
 
-    def validation_step(self, batch, _):
-        self.log("val_loss", self.layer(batch).pow(2).mean())
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
+def line():
+    """Return a new Lightning module that learns a line."""
+
+    class Line(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+            self.steps = []
+
+        def training_step(self, batch, _):
+            self.steps.append(self.trainer.global_step)
+            return self.layer(batch).pow(2).mean()
+
+        def validation_step(self, batch, _):
+            self.log("val_loss", self.layer(batch).pow(2).mean())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    return Line()
 
 
 @pytest.fixture
@@ -51,7 +64,7 @@ def job(tmp_path, monkeypatch):
 
 def fit(epochs, *more, callback=None, **options):
     """Train on 6 batches an epoch, as one attempt would; the module afterwards."""
-    module, quiet = Line(), {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    module, quiet = line(), {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     root = {"default_root_dir": os.environ["OUTPUT_DIR"]}
     callbacks = [callback or ShoalCallback(), *more]
     trainer = L.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=callbacks, **root, **quiet, **options)
@@ -93,7 +106,7 @@ def test_a_callback_that_comes_too_late_to_resume_says_so(job, monkeypatch):
 
     trainer = L.Trainer(max_epochs=1, accelerator="cpu", callbacks=[Late()], logger=False, enable_progress_bar=False)
     with pytest.raises(UsageError, match="was not given it"):
-        trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(4, 4)))
+        trainer.fit(line(), torch.utils.data.DataLoader(torch.ones(4, 4)))
 
 
 def test_a_checkpoint_is_whole_and_says_its_step_and_losses(job):
@@ -147,4 +160,4 @@ class TestGang:
     def test_a_trainer_of_one_refuses_to_train_a_model_of_its_own(self):
         trainer = L.Trainer(devices=1, accelerator="cpu", logger=False, callbacks=[ShoalCallback()])
         with pytest.raises(RuntimeError, match=r"2 workers, but the Trainer is set up for 1.*devices=2, num_nodes=1"):
-            trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(4, 4)))
+            trainer.fit(line(), torch.utils.data.DataLoader(torch.ones(4, 4)))

@@ -16,9 +16,10 @@ from shoal.core.swarm_views import INVITATION_HEADER
 from shoal.server.models.artifacts import Checkpoint, Source
 from shoal.server.models.swarm import Swarm, SwarmInvitation, SwarmPeer
 from shoal.server.services import swarm_reports, swarm_rows, upkeep
+from shoal.testing.extras import needs
 from shoal.testing.server import AppClient, add_source
 
-pytest.importorskip("hivemind", reason="needs the swarm extra")
+pytestmark = needs("hivemind")
 
 W = "/workspaces/default/swarms"
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("hivemind")
+from shoal.testing.extras import needs
 
-from hivemind.compression import CompressionInfo, deserialize_torch_tensor  # noqa: E402
+pytestmark = needs("torch", "hivemind")
 
-from shoal.swarm.codec import EightBit, make_codec, on_grid  # noqa: E402
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports():
+    global torch, CompressionInfo, deserialize_torch_tensor, EightBit, make_codec, on_grid
+    import torch
+    from hivemind.compression import CompressionInfo, deserialize_torch_tensor
+
+    from shoal.swarm.codec import EightBit, make_codec, on_grid
 
 
 def through(codec, values):

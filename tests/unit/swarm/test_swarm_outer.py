@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("hivemind")
 
 from shoal.core.errors import Refused  # noqa: E402
-from shoal.swarm.outer import Outer  # noqa: E402
+from shoal.testing.extras import needs  # noqa: E402
+
+pytestmark = needs("hivemind")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports() -> None:
+    global Outer
+    from shoal.swarm.outer import Outer
 
 
 def small(seed: int = 0):

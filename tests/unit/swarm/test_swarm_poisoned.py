@@ -13,21 +13,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-pytest.importorskip("hivemind", reason="swarm tests need the extra 'swarm'")
+from shoal.testing.extras import needs
 
-from hivemind.averaging.partition import BannedException
-from hivemind.compression import CompressionInfo, NoCompression
-
-from shoal.swarm.agreement import Place
-from shoal.swarm.helm import Helm
-from shoal.swarm.monitor import Monitor
-from shoal.swarm.outer import Outer
-from shoal.swarm.records import Progress
-from shoal.swarm.reducer import Combine, GuardedReducer
-from shoal.swarm.wire import BadTensor
-
+pytestmark = needs("hivemind")
 PEERS, ROUNDS, STEPS, BATCH = 8, 8, 4, 32
 POISON = {"nan": math.nan, "x1000": 1000.0, "flip": -1.0, "flip x1000": -1000.0}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports() -> None:
+    global \
+        BannedException, \
+        CompressionInfo, \
+        NoCompression, \
+        Place, \
+        Helm, \
+        Monitor, \
+        Outer, \
+        Progress, \
+        Combine, \
+        GuardedReducer, \
+        BadTensor
+    from hivemind.averaging.partition import BannedException
+    from hivemind.compression import CompressionInfo, NoCompression
+
+    from shoal.swarm.agreement import Place
+    from shoal.swarm.helm import Helm
+    from shoal.swarm.monitor import Monitor
+    from shoal.swarm.outer import Outer
+    from shoal.swarm.records import Progress
+    from shoal.swarm.reducer import Combine, GuardedReducer
+    from shoal.swarm.wire import BadTensor
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("hivemind", reason="swarm tests need the extra 'swarm'")
-
 from shoal.core.errors import Corrupt
-from shoal.swarm import snapshots
-from shoal.swarm.wire import State, state_hash
+from shoal.testing.extras import needs
+
+pytestmark = needs("hivemind")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports() -> None:
+    global snapshots, State, state_hash
+    from shoal.swarm import snapshots
+    from shoal.swarm.wire import State, state_hash
 
 
 def state() -> State:

@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("hivemind")
 
-from shoal.swarm import snapshots  # noqa: E402
-from shoal.swarm.settings import Settings  # noqa: E402
-from shoal.swarm.sources import Shelf, from_server  # noqa: E402
-from shoal.swarm.wire import State, state_hash  # noqa: E402
+from shoal.testing.extras import needs  # noqa: E402
+
+pytestmark = needs("hivemind")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports() -> None:
+    global snapshots, Settings, Shelf, from_server, State, state_hash
+    from shoal.swarm import snapshots
+    from shoal.swarm.settings import Settings
+    from shoal.swarm.sources import Shelf, from_server
+    from shoal.swarm.wire import State, state_hash
 
 
 def state(round: int = 7, size: int = 20_000) -> State:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.admin import AccountChange, AccountCreate, AccountView, LimitsChange, LimitsView, PasswordReset
 from shoal.core.people import WorkspaceInvitationView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
+from shoal.server.routers import api_router
 from shoal.server.services import admin, workspace_invitations
 
-router = APIRouter(prefix="/admin", tags=["admin"])
+router = api_router("/admin", tags=["admin"])
 
 
 @router.get("/users")

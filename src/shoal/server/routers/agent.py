@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import BeatReply, BeatRequest, JoinReply, JoinRequest, SegmentReply
@@ -21,9 +21,10 @@ from shoal.core.stacks import StacksReport
 from shoal.server.context import Ctx
 from shoal.server.lane import received
 from shoal.server.policy import Agent, AnyAgent, DeliveringAgent
+from shoal.server.routers import api_router
 from shoal.server.services import agents, attaches, bugs, checkpoints, media, snapshots, stacks, streams
 
-router = APIRouter(prefix="/agent", tags=["agent"])
+router = api_router("/agent", tags=["agent"])
 Stream = Literal["log", "system", "metric"]
 
 

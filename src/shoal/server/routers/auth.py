@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 
 from shoal.core.errors import AuthError
 from shoal.core.people import (
@@ -21,9 +21,10 @@ from shoal.core.people import (
 from shoal.server.callers import Address, Program
 from shoal.server.context import Ctx
 from shoal.server.policy import Anyone, Keyholder, Principal, Reader, identify
+from shoal.server.routers import api_router
 from shoal.server.services import people, sessions, workspace_invitations
 
-router = APIRouter(prefix="/auth", tags=["auth"])
+router = api_router("/auth", tags=["auth"])
 
 
 def _caller(request: Request, ctx: Ctx) -> Principal | None:

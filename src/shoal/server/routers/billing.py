@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.billing import PricesView, QuoteAsk, QuoteView, UsageBy, UsageView, VerifyView
 from shoal.core.schema import Utc
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin, Reader, Viewer
+from shoal.server.routers import api_router
 from shoal.server.services import billing, ledger_check, quotes
 
-router = APIRouter(tags=["billing"])
+router = api_router(tags=["billing"])
 
 
 @router.get("/billing/prices")

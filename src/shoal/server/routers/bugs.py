@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from shoal.core.bugs import BugView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
+from shoal.server.routers import api_router
 from shoal.server.services import bugs, jobs
 
-router = APIRouter(prefix="/workspaces/{workspace}/jobs/{job}", tags=["bugs"])
+router = api_router("/workspaces/{workspace}/jobs/{job}", tags=["bugs"])
 
 
 @router.get("/bugs")

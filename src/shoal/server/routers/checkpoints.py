@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import Header, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.checkpoints import (
@@ -16,9 +16,10 @@ from shoal.core.checkpoints import (
 )
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import checkpoints, downloads, exports
 
-router = APIRouter(prefix="/workspaces/{workspace}/checkpoints", tags=["checkpoints"])
+router = api_router("/workspaces/{workspace}/checkpoints", tags=["checkpoints"])
 
 
 @router.get("")

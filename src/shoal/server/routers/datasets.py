@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.datasets import DatasetBegin, DatasetCommitted, DatasetFail, DatasetImport, DatasetView, FileView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import datasets, imports
 from shoal.store.manifest import load_manifest
 
-router = APIRouter(prefix="/workspaces/{workspace}/datasets", tags=["datasets"])
+router = api_router("/workspaces/{workspace}/datasets", tags=["datasets"])
 
 
 @router.post("", status_code=201)

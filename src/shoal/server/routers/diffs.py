@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.diffs import JobDiff
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
+from shoal.server.routers import api_router
 from shoal.server.web import diff
 
-router = APIRouter(prefix="/workspaces/{workspace}/jobs/{job}", tags=["jobs"])
+router = api_router("/workspaces/{workspace}/jobs/{job}", tags=["jobs"])
 
 
 @router.get("/diff/{other}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.engines import EngineAdd, EngineView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
+from shoal.server.routers import api_router
 from shoal.server.services import engines
 
-router = APIRouter(prefix="/admin/engines", tags=["admin"])
+router = api_router("/admin/engines", tags=["admin"])
 
 
 @router.get("")

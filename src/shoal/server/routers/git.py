@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.people import GitSourceAdd, GitSourceView, RegistryConnect
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import git
 
-router = APIRouter(prefix="/workspaces/{workspace}", tags=["git"])
+router = api_router("/workspaces/{workspace}", tags=["git"])
 
 
 @router.get("/registries")

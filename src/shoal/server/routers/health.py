@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from shoal import __version__
 from shoal.core.loops import Problem
 from shoal.server.context import Context, Ctx
 from shoal.server.policy import Anyone
+from shoal.server.routers import api_router
 
-router = APIRouter(tags=["health"])
+router = api_router(tags=["health"])
 
 
 @router.get("/health", dependencies=[Anyone])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.attach import AttachAsk, AttachView, JupyterAsk, JupyterView
@@ -15,11 +15,12 @@ from shoal.core.stacks import StacksAsked, StacksView
 from shoal.core.states import JobState
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import attaches, downloads, jobs, jupyter, preflights, stacks, streams
 from shoal.server.services import follow as following
 from shoal.server.web import share
 
-router = APIRouter(prefix="/workspaces/{workspace}/jobs", tags=["jobs"])
+router = api_router("/workspaces/{workspace}/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Stored = Annotated[int, Query(ge=LEAST_INT, le=MOST_INT)]
 

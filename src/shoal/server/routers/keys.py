@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.people import KeyCreate, KeyCreated, KeyView
 from shoal.server.context import Ctx
 from shoal.server.policy import Keyholder, Reader
+from shoal.server.routers import api_router
 from shoal.server.services import keys
 
-router = APIRouter(prefix="/keys", tags=["keys"])
+router = api_router("/keys", tags=["keys"])
 
 
 @router.get("")

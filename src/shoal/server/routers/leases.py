@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from shoal.core.leases import Certificate, CertificateAsk, LeaseAsk, LeaseCreated, LeaseExtend, LeaseView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import leases
 
-router = APIRouter(prefix="/workspaces/{workspace}/leases", tags=["leases"])
+router = api_router("/workspaces/{workspace}/leases", tags=["leases"])
 
 
 @router.post("", status_code=201)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.jobs import CapacityView
 from shoal.server.context import Ctx
 from shoal.server.policy import Reader
+from shoal.server.routers import api_router
 from shoal.server.services import machines
 
-router = APIRouter(prefix="/machines", tags=["machines"])
+router = api_router("/machines", tags=["machines"])
 
 
 @router.get("")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.metrics import Axis, MediaView, MetricName, MetricsView
 from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer
+from shoal.server.routers import api_router
 from shoal.server.services import media, metric_reads
 
-router = APIRouter(prefix="/workspaces/{workspace}/jobs/{job}", tags=["metrics"])
+router = api_router("/workspaces/{workspace}/jobs/{job}", tags=["metrics"])
 
 
 @router.get("/metrics", response_model=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from shoal.core.pool import (
     JoinAsk,
@@ -22,10 +22,11 @@ from shoal.core.pool import (
 from shoal.server.callers import Address
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin, Anyone
+from shoal.server.routers import api_router
 from shoal.server.services import pool, pool_join
 from shoal.server.services.pool_join import Joiner, JoinOnly
 
-router = APIRouter(prefix="/pool", tags=["pool"])
+router = api_router("/pool", tags=["pool"])
 Joining = Annotated[Joiner, Depends(JoinOnly())]
 
 

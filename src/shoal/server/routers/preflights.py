@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.jobs import JobSpec
 from shoal.core.preflight import PreflightAdvice, PreflightView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import preflights
 
-router = APIRouter(prefix="/workspaces/{workspace}/preflights", tags=["preflights"])
+router = api_router("/workspaces/{workspace}/preflights", tags=["preflights"])
 
 
 @router.post("", status_code=201)

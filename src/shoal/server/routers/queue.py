@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from shoal.core.jobs import JobView
 from shoal.core.queue import JobChange, JobWish, QueueView, QuotaSet, QuotaView, WhyView, WishView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin, Reader, Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import queue, quotas
 
-router = APIRouter(tags=["queue"])
+router = api_router(tags=["queue"])
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 
 

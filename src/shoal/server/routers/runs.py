@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.agents import SegmentReply
@@ -15,9 +15,10 @@ from shoal.core.metrics import MediaCommit, MediaCommitted, RunImport, RunImport
 from shoal.core.schema import MOST_INT
 from shoal.server.context import Ctx
 from shoal.server.policy import Worker
+from shoal.server.routers import api_router
 from shoal.server.services import runs
 
-router = APIRouter(prefix="/workspaces/{workspace}", tags=["runs"])
+router = api_router("/workspaces/{workspace}", tags=["runs"])
 PREFIX = "/jobs/{job}/import"
 
 

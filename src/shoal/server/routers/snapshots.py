@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.snapshots import SnapshotView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import snapshots
 
-router = APIRouter(prefix="/workspaces/{workspace}/snapshots", tags=["machines"])
+router = api_router("/workspaces/{workspace}/snapshots", tags=["machines"])
 
 
 @router.get("")

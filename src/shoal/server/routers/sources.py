@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.artifacts import SourceCommit, SourceView
 from shoal.core.checks import CodeCheckView
 from shoal.core.jobs import JobSpec
@@ -11,9 +9,10 @@ from shoal.core.notebooks import NotebookFetch, NotebookSource, Receipt
 from shoal.core.people import GitFetch
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import code_checks, notebooks, sources
 
-router = APIRouter(prefix="/workspaces/{workspace}/sources", tags=["sources"])
+router = api_router("/workspaces/{workspace}/sources", tags=["sources"])
 
 
 @router.post("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.artifacts import MissingReply, MissingRequest
@@ -12,10 +12,11 @@ from shoal.core.datasets import FetchRequest
 from shoal.server.context import Ctx
 from shoal.server.lane import GroupsResponse, received
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import chunks
 from shoal.store.wire import CONTENT_TYPE
 
-router = APIRouter(prefix="/workspaces/{workspace}/store", tags=["store"])
+router = api_router("/workspaces/{workspace}/store", tags=["store"])
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Path, Response
+from fastapi import Depends, Header, Path, Response
 from fastapi.responses import StreamingResponse
 
 from shoal.core.datasets import FetchRequest
@@ -21,12 +21,13 @@ from shoal.core.swarm_views import (
 from shoal.server.callers import Address
 from shoal.server.context import Ctx
 from shoal.server.lane import GroupsResponse
+from shoal.server.routers import api_router
 from shoal.server.services import swarm_fetch, swarm_peers
 from shoal.server.services.swarm_invitations import Guest, InvitedOnly
 from shoal.server.services.swarm_peers import Peer, PeerOnly
 from shoal.store.wire import CONTENT_TYPE
 
-router = APIRouter(prefix="/swarm", tags=["swarm"])
+router = api_router("/swarm", tags=["swarm"])
 Invited = Annotated[Guest, Depends(InvitedOnly())]
 Member = Annotated[Peer, Depends(PeerOnly())]
 OnceMember = Annotated[Peer, Depends(PeerOnly(gone_too=True))]

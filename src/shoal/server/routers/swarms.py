@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from shoal.core.checkpoints import CheckpointView
 from shoal.core.schema import MOST_INT
@@ -22,9 +22,10 @@ from shoal.core.swarm_views import (
 )
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import swarm_invitations, swarm_kick, swarms
 
-router = APIRouter(prefix="/workspaces/{workspace}/swarms", tags=["swarms"])
+router = api_router("/workspaces/{workspace}/swarms", tags=["swarms"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Rounds = Annotated[int, Query(ge=1, le=10_000)]
 

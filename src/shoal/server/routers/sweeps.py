@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from shoal.core.schema import MOST_INT
 from shoal.core.sweeps import SweepSpec, SweepSummary, SweepView, TrialOrder, TrialView
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
+from shoal.server.routers import api_router
 from shoal.server.services import sweeps
 
-router = APIRouter(prefix="/workspaces/{workspace}/sweeps", tags=["sweeps"])
+router = api_router("/workspaces/{workspace}/sweeps", tags=["sweeps"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Trials = Annotated[int, Query(ge=1, le=10_000)]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from shoal.core.artifacts import CheckView, GcView, StoreUsageView
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin
+from shoal.server.routers import api_router
 from shoal.server.services import upkeep
 
-router = APIRouter(prefix="/store", tags=["upkeep"])
+router = api_router("/store", tags=["upkeep"])
 Grace = Annotated[float, Query(ge=0, le=100 * 365 * 86_400)]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from shoal.core.people import (
     MemberSet,
     MemberView,
@@ -16,9 +14,10 @@ from shoal.core.people import (
 )
 from shoal.server.context import Ctx
 from shoal.server.policy import AnyMember, Keyholder, Owner, Reader, Viewer
+from shoal.server.routers import api_router
 from shoal.server.services import workspace_invitations, workspaces
 
-router = APIRouter(prefix="/workspaces", tags=["workspaces"])
+router = api_router("/workspaces", tags=["workspaces"])
 
 
 @router.get("")

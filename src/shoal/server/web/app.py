@@ -28,6 +28,7 @@ from shoal.core.errors import (
 )
 from shoal.server.db import storage_error
 from shoal.server.policy import check_app
+from shoal.server.routers import add_routes
 from shoal.server.services import disk_use
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
@@ -80,8 +81,8 @@ def build() -> FastAPI:
         static, account, join, invites, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
         keys, pool, live, settings, admin,
     ):  # fmt: skip
-        app.include_router(module.router)
-    app.include_router(leases.everywhere)
+        add_routes(app, module.router)
+    add_routes(app, leases.everywhere)
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

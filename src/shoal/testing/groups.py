@@ -1,0 +1,52 @@
+"""Test files that share a resource of the machine run one after another: a scheduler for pytest-xdist.
+
+Every file is a group of its own; files that use the same resource (Ray, Slurm, network namespaces, swarms) form one group,
+which one worker runs in order. `--dist loadgroup` of pytest-xdist does this by markers, but writes the group into
+`Item._nodeid`, which pytest 9.2 no longer reads. Here the controller decides by the file's name, and no marker is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+RESOURCES = {
+    "ray": re.compile(r"test_(ray|cluster_faults|pool)"),
+    "slurm": re.compile(r"test_slurm"),
+    "hosts": re.compile(r"test_(hosts|lease)"),
+    "swarm": re.compile(r"test_swarm"),
+}
+"""Names of resources that only one file at a time may use, and which files use them."""
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test by its node id."""
+    return nodeid.partition("::")[0]
+
+
+def group_of(nodeid: str) -> str:
+    """Return the resource that the file of a test needs for itself, or the file."""
+    file = file_of(nodeid)
+    name = file.rpartition("/")[2]
+    return next((resource for resource, files in RESOURCES.items() if files.match(name)), file)
+
+
+def expected(nodeids: Iterable[str], seconds: Mapping[str, int], unknown: int = 60) -> Counter[str]:
+    """Return the expected seconds of every group among the tests; a file whose time is not known counts as `unknown`."""
+    total: Counter[str] = Counter()
+    for file in {file_of(nodeid) for nodeid in nodeids}:
+        total[group_of(file)] += seconds.get(file, unknown)
+    return total
+
+
+def make_scheduler(config: Any, log: Any) -> Any:
+    """Return the scheduler for `pytest_xdist_make_scheduler`."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return GroupScheduling(config, log)
