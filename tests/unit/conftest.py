@@ -1,6 +1,14 @@
 import pytest
 
+from shoal.testing.parsing import signatures_read_once
 from shoal.testing.slurm_programs import SlurmPrograms
+
+
+@pytest.fixture(scope="session")
+def parse_fast():
+    """Command lines are parsed by hundreds; see `shoal.testing.parsing`."""
+    with signatures_read_once():
+        yield
 
 
 @pytest.fixture
