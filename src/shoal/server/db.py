@@ -8,6 +8,7 @@ commits once for all. `write` returns only after that commit.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import queue
 import threading
@@ -19,10 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Dialect, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.util import LRUCache
 
 from shoal.core.errors import ShoalError, StorageFailing, StorageFull, Unreachable
 from shoal.core.loops import Problem, describe
@@ -36,6 +38,8 @@ _MAX_WAITING = 10_000
 _IN_PART = 500
 _LATE_S = 30.0
 _FORGET_S = 60.0
+_COMPILED: LRUCache[Any, Any] = LRUCache(1500)
+"""SQL by statement, for reader and writer; SQLAlchemy's cache with a lock of its own."""
 
 
 def in_parts(items: Iterable[T], size: int = _IN_PART) -> Iterator[list[T]]:
@@ -200,6 +204,7 @@ class Database:
 
 def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options)
+    share_compiled(engine)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: Any) -> None:
@@ -212,6 +217,20 @@ def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def share_compiled(engine: Engine) -> None:
+    """Have an engine for SQLite use the statements that others compiled: reader and writer have most of them in common."""
+    engine.dialect = _dialect()  # part of a compiled statement's key
+    engine.update_execution_options(compiled_cache=_COMPILED)
+
+
+@functools.cache
+def _dialect() -> Dialect:
+    engine = create_engine("sqlite://")
+    engine.connect().close()  # it learns SQLite's version
+    engine.dispose()
+    return engine.dialect
 
 
 @contextmanager
