@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
-import textwrap
+import sys
 from collections.abc import Iterable, Sequence
 
 
@@ -38,13 +39,28 @@ def field_docs(cls: type) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _docs_in(cls: type) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)  # noqa: S101
+    body = _classes(cls.__module__)[cls.__qualname__]
     found = {}
     for node, following in zip(body.body, body.body[1:], strict=False):
         is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
         if isinstance(node, ast.AnnAssign | ast.Assign) and is_text:
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             found[ast.unparse(target)] = str(following.value.value)  # type: ignore[attr-defined]
+    return found
+
+
+@functools.cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module's source by qualified name; to look for each by itself is to read the source as often."""
+    found: dict[str, ast.ClassDef] = {}
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                found[prefix + node.name] = node
+                walk(node.body, f"{prefix}{node.name}.")
+
+    walk(ast.parse(inspect.getsource(sys.modules[module])).body, "")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any, get_type_hints
@@ -55,6 +56,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
+@functools.cache
 def routes() -> list[Any]:
     # No route is called, so no context is needed.
     app: FastAPI = create_app(None)  # type: ignore[arg-type]

@@ -27,6 +27,8 @@ They go anywhere before `--`.
 ## Commands
 
 {index}"""
+_ARGUMENTS: dict[int, list[Any]] = {}
+"""Arguments by the id of their command: to find them takes longer than to write a page."""
 
 
 def page() -> str:
@@ -69,7 +71,10 @@ def help_of(argument: Any, command: App) -> str:
 
 
 def _arguments(command: App) -> list[Any]:
-    return list(command.assemble_argument_collection(parse_docstring=True, default_parameter=app.default_parameter))
+    if id(command) not in _ARGUMENTS:
+        found = command.assemble_argument_collection(parse_docstring=True, default_parameter=app.default_parameter)
+        _ARGUMENTS[id(command)] = list(found)
+    return _ARGUMENTS[id(command)]
 
 
 def _command(path: tuple[str, ...], command: App) -> str:

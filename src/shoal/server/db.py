@@ -38,6 +38,8 @@ _MAX_WAITING = 10_000
 _IN_PART = 500
 _LATE_S = 30.0
 _FORGET_S = 60.0
+_COMPILED: LRUCache[Any, Any] = LRUCache(1500)
+"""SQL by statement, for reader and writer; SQLAlchemy's cache with a lock of its own."""
 
 
 def in_parts(items: Iterable[T], size: int = _IN_PART) -> Iterator[list[T]]:
@@ -200,26 +202,9 @@ class Database:
         return None
 
 
-_COMPILED: LRUCache[Any, Any] = LRUCache(1000)
-
-
-@functools.cache
-def _dialect() -> Dialect:
-    """Return the one dialect of all engines of the process.
-
-    SQLAlchemy keeps compiled statements by the dialect they were compiled for. With one dialect and `_COMPILED` in common, a
-    statement is compiled once per process instead of once for the reader and once for the writer of every database.
-    """
-    engine = create_engine("sqlite://")
-    engine.connect().close()  # the dialect asks its first connection what it can do
-    engine.dispose()
-    return engine.dialect
-
-
 def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": 30.0}, **options)
-    engine.dialect = _dialect()
-    engine.update_execution_options(compiled_cache=_COMPILED)
+    share_compiled(engine)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: Any) -> None:
@@ -232,6 +217,20 @@ def _engine(path: Path, begin: str, synchronous: str, **options: Any) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def share_compiled(engine: Engine) -> None:
+    """Have an engine for SQLite use the statements that others compiled: reader and writer have most of them in common."""
+    engine.dialect = _dialect()  # part of a compiled statement's key
+    engine.update_execution_options(compiled_cache=_COMPILED)
+
+
+@functools.cache
+def _dialect() -> Dialect:
+    engine = create_engine("sqlite://")
+    engine.connect().close()  # it learns SQLite's version
+    engine.dispose()
+    return engine.dialect
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import shoal
 
 
@@ -23,16 +25,22 @@ def ask(python, folder, **env):
     return json.loads(done.stdout)
 
 
-def test_an_environment_without_it_is_told_how_to_get_it(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    said = ask(tmp_path / "bare/bin/python", tmp_path)
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """An interpreter with nothing but the standard library."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder / "bin/python"
+
+
+def test_an_environment_without_it_is_told_how_to_get_it(bare, tmp_path):
+    said = ask(bare, tmp_path)
     assert said["problem"] == "JupyterLab is not installed in this job's environment."
     assert "`jupyterlab` to requirements.txt" in said["hint"]
     assert not list(tmp_path.glob("jupyter-*"))
 
 
-def test_one_that_ends_at_once_is_told_with_its_last_words(tmp_path):
+def test_one_that_ends_at_once_is_told_with_its_last_words(bare, tmp_path):
     (tmp_path / "jupyterlab.py").write_text("raise SystemExit('no room in here')")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    said = ask(tmp_path / "bare/bin/python", tmp_path)
+    said = ask(bare, tmp_path)
     assert said["problem"] == "JupyterLab did not start: no room in here"

@@ -38,7 +38,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(capsys: pytest.CaptureFixture[str], parse_fast: None) -> Cli:
     def run(*tokens: str) -> Ran:
         capsys.readouterr()
         code = main(tokens)

@@ -6,6 +6,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import pytest
 from cyclopts.exceptions import CycloptsError, MissingArgumentError
 
 from shoal.cli.main import app
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FIRST_SCREEN = 45
+pytestmark = pytest.mark.usefixtures("parse_fast")
 
 
 def on_each_page(check):

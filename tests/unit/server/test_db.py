@@ -3,7 +3,8 @@
 import threading
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import literal, select, text
+from sqlalchemy.util import LRUCache
 
 from shoal.core.errors import NameTaken
 from shoal.server.db import Database
@@ -30,6 +31,18 @@ def test_the_disk_is_synced_on_every_commit(db):
     with db.writer.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def test_a_statement_is_compiled_once_for_reader_and_writer(tmp_path, monkeypatch):
+    compiled = LRUCache(10)
+    monkeypatch.setattr("shoal.server.db._COMPILED", compiled)
+    database = Database(tmp_path / "x.db")
+    for value in (1, 2):
+        assert database.write(lambda s, value=value: s.scalar(select(literal(value)))) == value
+        with database.read() as session:
+            assert session.scalar(select(literal(value))) == value
+    database.close()
+    assert len(compiled) == 1
 
 
 def test_a_failing_piece_is_undone_alone(db):

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from shoal.core.money import cost_of
+from shoal.server.db import share_compiled
 from shoal.server.meter import Meter
 from shoal.server.models import Base
 from shoal.server.models.ledger import LedgerEntry, LedgerHead, OpenSpan
@@ -50,6 +51,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.engine = create_engine("sqlite://", poolclass=StaticPool)
+        share_compiled(self.engine)
         Base.metadata.create_all(self.engine, [t.__table__ for t in (LedgerEntry, LedgerHead, OpenSpan)])
         self._forget_what_was_seen()
         self.now, self.wall, self.booted_at, self.boots = 0.0, 1.8e9, -1000.0, 0

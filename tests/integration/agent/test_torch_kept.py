@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,9 +39,10 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:
     return path
 
 
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of a runtime with a torch 2.13.0+cpu of its own, and pip."""
+    tmp_path = tmp_path_factory.mktemp("runtime")
     venv = tmp_path / "runtime"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     site = next((venv / "lib").glob("python*/site-packages"))
@@ -56,17 +56,23 @@ def runtime(tmp_path: Path) -> Iterator[str]:
     import pip
 
     (site / "pip").symlink_to(Path(pip.__file__).parent)
-    yield str(venv / "bin/python")
+    return str(venv / "bin/python")
 
 
-@pytest.fixture
-def build(tmp_path: Path, runtime: str):
-    links = tmp_path / "links"
+@pytest.fixture(scope="module")
+def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of wheels that pip finds."""
+    links = tmp_path_factory.mktemp("links")
     for version in ("1.0", "2.1.0", "2.13.0", "2.14.0"):
         wheel(links, "torch", version)
     wheel(links, "tinydep", "2.0")
     wheel(links, "needy", "1.0", "torch==1.0")
     wheel(links, "easy", "1.0", "torch>=2", "torchvision")
+    return links
+
+
+@pytest.fixture
+def build(tmp_path: Path, runtime: str, links: Path):
     said: list[str] = []
 
     def build(text: str, **options: bool) -> str:
