@@ -179,7 +179,7 @@ def test_the_doctor_looks_at_everything(server, link):
 
 def test_everyone_is_killed_and_a_resume_goes_on_from_the_last_checkpoint_with_the_peers_that_are_left(server, link):
     """With the real engine: of those who train nobody is left, one who does not train is brought over and sent away."""
-    dead, bad, first = (Joined(server, link, name) for name in ("dead", "bad", "trainer 1"))
+    dead, bad, first = (Joined(server, link, name) for name in ("dead", "bad", "trainer-1"))
     dead.until("trains")
     bad.until("trains")
     swarm = until(server, "reef", lambda swarm: swarm.checkpoint is not None)
@@ -197,7 +197,7 @@ def test_everyone_is_killed_and_a_resume_goes_on_from_the_last_checkpoint_with_t
     after = json.loads(bad.until("ticket").partition(" ")[2])
     assert after["run_id"] != before and after["initial_peers"], "it was not brought over"
     bad.until("trains")
-    second = Joined(server, resumed["link"], "trainer 2")
+    second = Joined(server, resumed["link"], "trainer-2")
     cli(server, "swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
     code, said = bad.end()
     assert code == 5 and "This peer was sent away: sends noise" in said
