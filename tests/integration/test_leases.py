@@ -213,6 +213,7 @@ def test_wrong_keys_and_certificates_are_refused_and_too_many_tries_too(server, 
     release(server, "other")
     job = job_of(server, other.lease).id
     eventually(lambda: not processes_of(job))
+    assert other.lease["password"] not in (server.layout.server_log.read_text() + json.dumps(lease_of(server, "other")))
 
 
 def test_a_server_that_is_killed_finds_its_leases_again_with_their_time_and_their_processes(server, guest):
