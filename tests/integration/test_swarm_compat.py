@@ -3,15 +3,15 @@
 import json
 import os
 import re
-import runpy
 import signal
-import subprocess
-import sys
+import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
+from swarm_workers import Workers
 
 from shoal.compat.netmind.checkpoint import NetmindCheckPoint
 from shoal.testing.engines import eventually
@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.skipif(find_spec("hivemind") is None, reason="needs hivemind"),
 ]
 
+HERE = Path(__file__).resolve().parent
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "netmind" / "swarm"
 SWARM = ("--experiment_prefix", "bert", "--host_maddrs", "/ip4/127.0.0.1/tcp/0")
 TRAINING = (
@@ -90,22 +92,46 @@ if "--fail" in sys.argv:
 """
 
 
+class Script:
+    """Its process, which is not a child of ours."""
+
+    def __init__(self, scripts, folder, command, env, log):
+        self._scripts, self._name = scripts, folder
+        scripts.start(name=folder, command=command, folder=folder, env=env, log=str(log))
+        self.pid = scripts.fact(folder, "pid", timeout_s=120)
+
+    def poll(self):
+        return self._scripts.known(self._name, "exit")
+
+    def wait(self, timeout_s):
+        return self._scripts.fact(self._name, "exit", timeout_s)
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def session(self):
+        """All that is left of it and of what it has started."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
 class Peer:
     """One of the guide's scripts, run where it lies; its run's records, and the processes it started."""
 
-    def __init__(self, folder, *command):
+    def __init__(self, scripts, folder, *command):
         self.folder, self.processes = folder, set()
         folder.mkdir()
         env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {
-            "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-            "SHOAL_SPOOL": str(folder / "spool"), "OUTPUT_DIR": str(folder / "out"),
+            **QUIET, "OMP_NUM_THREADS": "1",
+            "SHOAL_SPOOL": str(folder / "spool"), "OUTPUT_DIR": str(folder / "out"), "TMPDIR": scripts.folder,
         }  # fmt: skip
         self.log = folder / "log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        self.log.touch()
+        self.process = Script(scripts, str(folder), [str(word) for word in command], env, self.log)
 
     def address(self):
         found = re.search(r"--initial_peers\S* *(?:\x1b\[\d+m)*(/ip4/127\S+/p2p/\w+)", self.text)
@@ -130,25 +156,25 @@ class Peer:
         self.processes |= set(psutil.Process(self.process.pid).children(recursive=True))
 
     def kill(self):
-        for process in {*self.processes, *descendants(self.process.pid)}:
-            if process.is_running():
+        for process in {*self.processes, *self.process.session()}:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
 
 
-def descendants(pid):
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    made = Workers(HERE / "swarm_scripts.py", tmp_path_factory.mktemp("scripts") / "log", **QUIET)
+    with tempfile.TemporaryDirectory(prefix="sw-") as made.folder:  # a short name: killed peers leave sockets there
+        yield made
+    made.close()
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, scripts):
     peers = []
 
     def start(name, *command):
-        peers.append(Peer(tmp_path / name, *command))
+        peers.append(Peer(scripts, tmp_path / name, *command))
         return peers[-1]
 
     yield start
@@ -157,7 +183,8 @@ def start(tmp_path):
 
 
 def test_the_guides_trainers_and_monitor_train_one_model_and_save_it(tmp_path, start):
-    runpy.run_path(str(EXAMPLE / "make_data.py"))["main"](tmp_path / "data", 40_000)
+    made = start("made", EXAMPLE / "make_data.py", tmp_path / "data", 40_000)
+    assert made.process.wait(120) == 0, made.text
     model = ("--model_name_or_path", str(tmp_path / "data" / "model"))
     data = (*model, "--dataset_path", str(tmp_path / "data" / "tokenized"))
     monitor = start("monitor", EXAMPLE / "run_training_monitor.py", *SWARM, *model, *MONITORING)
@@ -175,7 +202,7 @@ def test_the_guides_trainers_and_monitor_train_one_model_and_save_it(tmp_path, s
         peer.look_at_processes()
         assert len(peer.processes) >= 3
     trainers[0].process.send_signal(signal.SIGTERM)
-    trainers[1].process.kill()
+    trainers[1].process.send_signal(signal.SIGKILL)
     assert [t.process.wait(90) for t in trainers] == [0, -signal.SIGKILL], trainers[0].text
     monitor.process.send_signal(signal.SIGTERM)
     assert monitor.process.wait(90) == 0, monitor.text
@@ -201,4 +228,4 @@ def test_the_hugging_face_trainer_reports_goes_back_to_its_backup_and_a_script_t
     assert rounds == sorted(set(rounds)) and rounds[-1] >= 5
     losses = [v["train/loss"] for v in peer.steps() if "train/loss" in v]
     assert losses[-1] < losses[0] / 4
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path / "hf.py") in (p.info["cmdline"] or [])]
+    eventually(lambda: not peer.process.session())

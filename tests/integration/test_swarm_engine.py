@@ -10,30 +10,34 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from swarm_workers import Workers
 
 from shoal.testing import hosts, line
 from shoal.testing.patience import patient
 
-pytest.importorskip("torch")
-pytest.importorskip("hivemind")
-pytestmark = pytest.mark.integration
+# Not imported to see whether they are there: that takes seconds, and only the peers need them.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(None in map(find_spec, ("torch", "hivemind")), reason="needs torch and hivemind"),
+]
 
 WORKER = Path(__file__).with_name("swarm_worker.py")
 ROUNDS = int(os.environ.get("SHOAL_SWARM_ROUNDS", "0"))
 TASKS = ["gpt", "mlm"] if ROUNDS else ["gpt"]
 BATCH, PEERS = 16, 3
-SAMPLES = 550 * BATCH * PEERS
+MODEL = {"depth": 2, "lr": 3e-3, "last": 450} if ROUNDS else {"depth": 1, "lr": 8e-3, "last": 250}
+"""Its layers and highest learning rate, and the step after which that stays low."""
+SAMPLES = (MODEL["last"] + 100) * BATCH * PEERS
 """At least; the loss has levelled off then."""
 PACE_S = 0.012
 LINE = line.Line(delay_s=0.01, loss=0.002, bytes_per_s=2.5e6)
@@ -51,14 +55,15 @@ SWARM = {
 
 
 class Peer:
-    """A worker's process and what it has said so far."""
+    """A worker and what it has said so far."""
 
-    def __init__(self, start: Callable[..., subprocess.Popen[bytes]], log: Path, **told: Any):
-        self._log = log.open("wb")
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        self.process = start(
-            sys.executable, str(WORKER), json.dumps(told), env=env, stdout=subprocess.PIPE, stderr=self._log
-        )
+    def __init__(self, workers: Workers, folder: Path, log: Path, host: hosts.Host | None, **told: Any):
+        self._workers, self._log, self._pipe = workers, log, log.with_suffix(".said")
+        self._name = str(log)
+        os.mkfifo(self._pipe)
+        env = {**(os.environ if host is None else host.env()), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+        files = {"folder": str(folder), "said": str(self._pipe), "log": str(log)}
+        workers.start(name=self._name, host=None if host is None else host.init_pid, env=env, told=told, **files)
         self.said: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -73,9 +78,7 @@ class Peer:
                     if is_it(facts):
                         return facts
                 left = deadline - time.monotonic()
-                assert left > 0 and self._reader.is_alive(), (
-                    f"{self.said[-3:]}\n{Path(self._log.name).read_text()[-3000:]}"
-                )
+                assert left > 0 and self._reader.is_alive(), f"{self.said[-3:]}\n{self._log.read_text()[-3000:]}"
                 self._news.wait(min(left, 1.0))
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -83,37 +86,36 @@ class Peer:
             return [facts for facts in self.said if "members" in facts]
 
     def worker(self) -> psutil.Process:
-        """The script itself, also where something entered a host to start it."""
-        started = psutil.Process(self.process.pid)
-        return next(p for p in [started, *started.children()] if p.name() != "nsenter")
+        return psutil.Process(self._workers.fact(self._name, "pid"))
+
+    def exit_code(self) -> int:
+        return self._workers.fact(self._name, "exit")
 
     def result(self) -> dict[str, Any]:
         found = self.expect(lambda facts: "loss" in facts)
-        assert self.process.wait(30) == 0, Path(self._log.name).read_text()[-3000:]
+        assert self.exit_code() == 0, self._log.read_text()[-3000:]
         return found
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
+        with suppress(psutil.NoSuchProcess):
+            self.worker().kill()
+        self.exit_code()
         self._reader.join(5)
-        self._log.close()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for said in self.process.stdout:
-            if said.startswith(b"{"):
-                with self._news:
-                    self.said.append(json.loads(said) | {"at": time.monotonic()})
-                    self._news.notify_all()
-        self.process.stdout.close()
+        with self._pipe.open("rb") as pipe:
+            for said in pipe:
+                if said.startswith(b"{"):
+                    with self._news:
+                        self.said.append(json.loads(said) | {"at": time.monotonic()})
+                        self._news.notify_all()
 
 
 class Field:
     """Where peers live: hosts of their own as root, else processes on the loopback device."""
 
-    def __init__(self, stack: ExitStack, folder: Path):
-        self._stack, self._folder = stack, folder
+    def __init__(self, stack: ExitStack, folder: Path, workers: Workers):
+        self._stack, self._folder, self._workers = stack, folder, workers
         self._lan = stack.enter_context(hosts.lan()) if hosts.missing() is None else None
         self._first: list[str] = []
         self._goal = folder / "goal"
@@ -126,9 +128,19 @@ class Field:
 
     def peer(self, name: str, **told: Any) -> Peer:
         swarm = {**SWARM, "initial_peers": self._first, **told.pop("swarm", {})}
-        told = {"parallel": "swarm", "batch": BATCH, "dir": str(self._folder / name), "swarm": swarm, **told}
+        told = {
+            "parallel": "swarm",
+            "batch": BATCH,
+            **MODEL,
+            "dir": str(self._folder / name),
+            "swarm": swarm,
+            **told,
+        }
         told["goal"] = str(self._goal)
-        peer = Peer(self._start(name), self._folder / f"{name}.log", **told)
+        host = self._lan and self._lan.add(name, line=LINE if line.missing() is None else None)
+        home = host.home if host is not None else self._folder / f"{name}.home"
+        home.mkdir(exist_ok=True)
+        peer = Peer(self._workers, home, self._folder / f"{name}.log", host, **told)
         self._stack.callback(peer.close)
         if not self._first:
             ours = "/127.0.0.1/" if self._lan is None else f"/{self._lan[name].address}/"
@@ -147,16 +159,18 @@ class Field:
             return self._lan[name].processes()
         return [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
-    def _start(self, name: str) -> Callable[..., subprocess.Popen[bytes]]:
-        if self._lan is not None:
-            return self._lan.add(name, line=LINE if line.missing() is None else None).popen
-        return lambda *argv, env, **options: subprocess.Popen(argv, env={**os.environ, **env}, **options)
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    made = Workers(WORKER, tmp_path_factory.mktemp("workers") / "log")
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def field(tmp_path: Path) -> Iterator[Field]:
+def field(tmp_path: Path, workers: Workers) -> Iterator[Field]:
     with ExitStack() as stack:
-        yield Field(stack, tmp_path)
+        yield Field(stack, tmp_path, workers)
 
 
 @pytest.mark.timeout(900)
@@ -220,5 +234,5 @@ def test_an_interrupted_peer_leaves_and_nothing_of_it_stays(field: Field) -> Non
     worker = peer.worker()
     tree = worker.children(recursive=True)
     worker.send_signal(signal.SIGINT)
-    peer.process.wait(60)
+    peer.exit_code()
     field.expect_gone("first", tree)

@@ -2,28 +2,38 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
+from cli_here import cli, cli_json
 from marks import takes_minutes
 
 from shoal.core.invitations import split_link, unseal
+from shoal.core.settings import Layout, ServerSettings
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
 from shoal.testing.patience import patient
 
-pytest.importorskip("hivemind", reason="needs the swarm extra")
+# Not imported to see whether it is there: that takes seconds, and only the keeper and the trainers need it.
+pytestmark = pytest.mark.skipif(find_spec("hivemind") is None, reason="needs the swarm extra")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "swarm"
+TERMS = "--target-batch-size 16 --local-steps 5 --checkpoint-rounds 1 --checkpoint-every 5s".split()
 SCRIPT = """
-import json, os, subprocess, sys, time
+import json, os, runpy, subprocess, sys, time
 
 ticket = json.load(open(os.environ["SHOAL_SWARM"]))
+if ticket["peer_name"].startswith("trainer"):
+    runpy.run_path("train.py", run_name="__main__")
+    sys.exit(0)
 print("ticket", json.dumps({k: ticket[k] for k in ("peer", "run_id", "initial_peers", "mode")}), flush=True)
 print("sees", os.environ.get("MY_TOKEN"), os.environ.get("SHOAL_API_KEY"), open("/input/words/a.txt").read(), flush=True)
 if not os.path.exists("once"):
@@ -38,26 +48,27 @@ time.sleep(900)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("home"), slots=1) as server:
-        yield server
+    home = tmp_path_factory.mktemp("home")
+    ServerSettings(preflight_after_h=0.0, warm=False).save(Layout(home))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))  # killed peers leave sockets there
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with live_server(home, slots=1) as server:
+            yield server
 
 
 @pytest.fixture(scope="module")
 def link(server, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("code")
-    (folder / "train.py").write_text(SCRIPT)
+    """Of a swarm in which only peers by the name of trainer train."""
+    folder = tmp_path_factory.mktemp("code") / "code"
+    shutil.copytree(EXAMPLE, folder)
+    (folder / "peer.py").write_text(SCRIPT)
     (folder / "words").mkdir()
     (folder / "words" / "a.txt").write_text("aardvark")
-    server.cli("dataset", "push", "words", "--file", str(folder / "words"))
-    made = create(server, "reef", folder, "--target-batch-size", "8", "--dataset", "words", entry=["train.py"])
-    return made["link"]
-
-
-def create(server, name, folder, *options, entry):
-    """What it prints as JSON."""
-    return json.loads(
-        server.cli("swarm", "create", name, "--dir", str(folder), *options, "--json", "--", *entry).stdout
-    )
+    cli(server, "dataset", "push", "words", "--file", str(folder / "words"))
+    entry = "peer.py --steps 100000 --batch-size 8".split()
+    words = ("--dir", str(folder), "--dataset", "words", *TERMS, "--json", "--", *entry)
+    return json.loads(cli(server, "swarm", "create", "reef", *words).stdout)["link"]
 
 
 def until(server, name, condition, timeout_s=120):
@@ -66,7 +77,7 @@ def until(server, name, condition, timeout_s=120):
     with server.client() as client:
         while not condition(swarm := client.swarms.get(name)):
             assert time.monotonic() < deadline, swarm
-            time.sleep(0.2)
+            time.sleep(0.1)
     return swarm
 
 
@@ -104,7 +115,7 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     assert len(tickets) == 2 and tickets[0] == tickets[1], "it did not come back as the same peer"
     assert tickets[0]["initial_peers"] and tickets[0]["mode"] == "local-steps"
     assert "sees None None aardvark\n" in joined.lines
-    [peer] = server.json("swarm", "peers", "reef")
+    [peer] = cli_json(server, "swarm", "peers", "reef")
     assert (peer["id"], peer["name"]) == (tickets[0]["peer"], "laptop")
     below = joined.below()
     assert len(below) >= 3
@@ -112,29 +123,9 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     code, said = joined.end()
     assert code == 0 and "Left swarm 'reef'" in said
     assert not psutil.wait_procs(below, timeout=patient(10))[1], "something of it lives"
-    assert server.json("swarm", "peers", "reef")[0]["state"] == "left"
+    assert cli_json(server, "swarm", "peers", "reef")[0]["state"] == "left"
     home = server.home / "swarms" / "joined" / tickets[0]["peer"]
     assert [path.name for path in home.iterdir()] == ["run"], "keys or code are left"
-
-
-def test_a_killed_peer_leaves_no_process_another_is_brought_over_by_a_resume_and_sent_away_by_a_kick(server, link):
-    dead, bad = Joined(server, link, "dead"), Joined(server, link, "bad")
-    dead.until("trains")
-    bad.until("trains")
-    below = dead.below()
-    dead.process.kill()
-    assert not psutil.wait_procs(below[1:], timeout=patient(20))[1], "what a killed peer started lives on"
-    dead.end()
-    before = json.loads(bad.lines[-3].partition(" ")[2])["run_id"]
-    server.cli("swarm", "resume", "reef", "--force")
-    after = json.loads(bad.until("ticket").partition(" ")[2])
-    assert after["run_id"] != before and after["initial_peers"], "it was not brought over"
-    bad.until("trains")
-    server.cli("swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
-    code, said = bad.end()
-    assert code == 5 and "This peer was sent away: sends noise" in said
-    refused = server.cli("swarm", "join", link, check=5)
-    assert "revoked" in refused.stderr and "shoal swarm invite" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -147,82 +138,83 @@ def test_a_killed_peer_leaves_no_process_another_is_brought_over_by_a_resume_and
     ids=["cut off", "not one", "no server"],
 )
 def test_a_bad_link_is_one_line_and_what_to_do(server, link, change, code, text):
-    said = server.cli("swarm", "join", change(link), check=code).stderr
+    said = cli(server, "swarm", "join", change(link), check=code).stderr
     assert text in said and "hint:" in said and "Traceback" not in said
 
 
-def test_a_clock_an_hour_off_is_named(server):
-    """This machine's, set back for one process."""
-    fresh = server.json("swarm", "invite", "reef")["link"]
-    program = (
-        "import sys, time; real = time.time; time.time = lambda: real() - 3600\n"
-        "from shoal.cli.main import main; sys.exit(main(['swarm', 'join', sys.argv[1]]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, fresh],
-        env=server.env(),
-        capture_output=True,
-        text=True,
-        timeout=patient(120),
-        check=False,
-    )
-    assert done.returncode == 4 and "3600 s behind the server's" in done.stderr and "timedatectl" in done.stderr
+def test_a_clock_an_hour_off_is_named(server, link):
+    """This machine's, set back for the command."""
+    fresh, real = cli_json(server, "swarm", "invite", "reef")["link"], time.time
+    with mock.patch("time.time", lambda: real() - 3600):
+        said = cli(server, "swarm", "join", fresh, check=4).stderr
+    assert "3600 s behind the server's" in said and "timedatectl" in said
 
 
 def test_a_link_that_has_expired_is_named(server, link):
-    short = server.json("swarm", "invite", "reef", "--expires", "1s")["link"]
+    short = cli_json(server, "swarm", "invite", "reef", "--expires", "1s")["link"]
     ends = unseal(split_link(short)[1]).expires_at
     eventually(lambda: time.time() > ends, 20)
-    said = server.cli("swarm", "join", short, check=5).stderr
+    said = cli(server, "swarm", "join", short, check=5).stderr
     assert "This link has expired" in said and "hint:" in said and "Traceback" not in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_disk_without_room_is_named(server, link, tmp_path):
-    fresh = server.json("swarm", "invite", "reef")["link"]
+    fresh = cli_json(server, "swarm", "invite", "reef")["link"]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)], check=True)
     try:
-        said = server.cli("swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
+        said = cli(server, "swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
     assert "Only 32.0 MiB are free on the disk of" in said and "--dir" in said and "Traceback" not in said
 
 
-def test_the_doctor_looks_at_everything(server):
-    fresh = server.json("swarm", "invite", "reef", "--expires", "1h")["link"]
-    found = {row["what"]: row for row in server.json("swarm", "doctor", fresh)}
+def test_the_doctor_looks_at_everything(server, link):
+    fresh = cli_json(server, "swarm", "invite", "reef", "--expires", "1h")["link"]
+    until(server, "reef", lambda swarm: swarm.keeper.addresses)
+    found = {row["what"]: row for row in cli_json(server, "swarm", "doctor", fresh)}
     assert set(found) == {"swarm", "shoal", "torch", "hivemind", "numpy", "clock", "disk", "route", "tcp", "reach"}
     assert not any(row["fatal"] for row in found.values())
 
 
+def test_everyone_is_killed_and_a_resume_goes_on_from_the_last_checkpoint_with_the_peers_that_are_left(server, link):
+    """With the real engine: of those who train nobody is left, one who does not train is brought over and sent away."""
+    dead, bad, first = (Joined(server, link, name) for name in ("dead", "bad", "trainer-1"))
+    dead.until("trains")
+    bad.until("trains")
+    swarm = until(server, "reef", lambda swarm: swarm.checkpoint is not None)
+    below = [*dead.below()[1:], *first.below()[1:]]
+    for process in (dead.process, first.process, psutil.Process(swarm.keeper.pid)):
+        process.kill()
+    assert not psutil.wait_procs(below, timeout=patient(20))[1], "what a killed peer started lives on"
+    dead.end()
+    first.end()
+    with server.client() as client:
+        kept = client.swarms.checkpoints("reef")[-1]
+    before = json.loads(bad.lines[-3].partition(" ")[2])["run_id"]
+    resumed = cli_json(server, "swarm", "resume", "reef", "--force")
+    assert resumed["run_id"] != swarm.run_id and resumed["checkpoint"] == kept.name
+    after = json.loads(bad.until("ticket").partition(" ")[2])
+    assert after["run_id"] != before and after["initial_peers"], "it was not brought over"
+    bad.until("trains")
+    second = Joined(server, resumed["link"], "trainer-2")
+    cli(server, "swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
+    code, said = bad.end()
+    assert code == 5 and "This peer was sent away: sends noise" in said
+    refused = cli(server, "swarm", "join", link, check=5)
+    assert "revoked" in refused.stderr and "shoal swarm invite" in refused.stderr
+    swarm = until(server, "reef", lambda swarm: swarm.peers and swarm.performance)
+    assert swarm.round >= kept.step, "it began anew"
+    swarm = until(server, "reef", lambda swarm: swarm.round > kept.step + 1)
+    assert swarm.loss < 2 * kept.train_loss
+    cli(server, "swarm", "stop", "reef")
+    code, said = second.end()
+    assert code == 0 and "The swarm has stopped" in said
+
+
 @takes_minutes
-def test_stopping_ends_the_keeper(server):
-    server.cli("swarm", "stop", "reef")
+def test_stopping_ends_the_keeper(server, link):
+    cli(server, "swarm", "stop", "reef")
     until(server, "reef", lambda swarm: swarm.keeper.pid is None)
     left = [p for p in server.processes() if str(server.home / "swarms") in p.environ().get("SHOAL_NODE_DIR", "")]
     assert not left
-
-
-def test_everyone_is_killed_and_the_swarm_goes_on_from_its_last_checkpoint(server):
-    """With the real engine."""
-    terms = "--target-batch-size 16 --local-steps 5 --checkpoint-rounds 1 --checkpoint-every 5s".split()
-    made = create(server, "sums", EXAMPLE, *terms, entry="train.py --steps 100000 --batch-size 8".split())
-    first = Joined(server, made["link"], "first")
-    swarm = until(server, "sums", lambda swarm: swarm.checkpoint is not None)
-    below = first.below()
-    first.process.kill()
-    psutil.Process(swarm.keeper.pid).kill()
-    assert not psutil.wait_procs(below[1:], timeout=patient(20))[1], "a trainer lives on"
-    first.end()
-    with server.client() as client:
-        kept = client.swarms.checkpoints("sums")[-1]
-    resumed = server.json("swarm", "resume", "sums", "--force")
-    assert resumed["run_id"] != swarm.run_id and resumed["checkpoint"] == kept.name
-    second = Joined(server, resumed["link"], "second")
-    swarm = until(server, "sums", lambda swarm: swarm.peers and swarm.performance)
-    assert swarm.round >= kept.step, "it began anew"
-    swarm = until(server, "sums", lambda swarm: swarm.round > kept.step + 1)
-    assert swarm.loss < 2 * kept.train_loss
-    server.cli("swarm", "stop", "sums")
-    code, said = second.end()
-    assert code == 0 and "The swarm has stopped" in said

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,8 @@ from shoal.testing.engines import eventually
 from shoal.testing.patience import patient
 from shoal.testing.server import add_person, add_source, make_context
 
-pytest.importorskip("hivemind", reason="needs the swarm extra")
+# Not imported to see whether it is there: that takes seconds.
+pytestmark = pytest.mark.skipif(find_spec("hivemind") is None, reason="needs the swarm extra")
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("SHOAL_SWARM_KILLS", "1"))
@@ -31,8 +33,8 @@ KILLS = int(os.environ.get("SHOAL_SWARM_KILLS", "1"))
 class World:
     """A home with one swarm, of which this process is a second reader and writer beside the server's."""
 
-    def __init__(self, home):
-        self.home, self.ctx = home, make_context(home)
+    def __init__(self, home, servers):
+        self.home, self.servers, self.ctx = home, servers, make_context(home)
         self.person = add_person(self.ctx, "anna@example.org")
         self.access = self.person.access()
         spec = SwarmSpec(
@@ -45,16 +47,13 @@ class World:
 
     @contextmanager
     def server(self):
-        argv = [sys.executable, str(HERE / "swarm_server.py"), str(self.home), str(HERE / "swarm_keeper.py")]
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.servers.stdin.write(f"{self.home}\n".encode())
+        self.servers.stdin.flush()
+        process = psutil.Process(int(self.servers.stdout.readline()))
         try:
-            assert process.stdout.readline() == b"up\n"
             yield process
         finally:
-            process.kill()
-            process.wait()
-            process.stdin.close()
-            process.stdout.close()
+            kill(process)
 
     def keepers(self):
         """The processes of the swarm that are leaders of a session: there must never be two."""
@@ -99,11 +98,26 @@ class World:
         self.ctx.db.close()
 
 
+@pytest.fixture(scope="module")
+def servers():
+    """The process that forks servers."""
+    argv = [sys.executable, str(HERE / "swarm_server.py"), str(HERE / "swarm_keeper.py")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path / "home")
+def world(tmp_path, servers):
+    made = World(tmp_path / "home", servers)
     yield made
     made.close()
+
+
+def kill(process):
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+    process.wait(patient(10))
 
 
 def is_alive(process):
@@ -114,7 +128,7 @@ def test_there_is_one_keeper_whoever_is_killed_and_no_word_of_it_is_lost(world):
     with world.server() as server:
         eventually(lambda: world.round() >= 3, 60, "the keeper tells nothing")
         [keeper] = world.keepers()
-        server.kill()
+        kill(server)
     told = world.folder / "told.1.jsonl"
     eventually(lambda: told.stat().st_size > world.row().keeper_read + 300, 60, "it does not go on without a server")
     for _ in range(KILLS):
@@ -122,7 +136,7 @@ def test_there_is_one_keeper_whoever_is_killed_and_no_word_of_it_is_lost(world):
             before = world.round()
             eventually(lambda before=before: world.round() > before + 2, 60, "what it tells is not read")
             assert [p.pid for p in world.keepers()] == [keeper.pid], "it was not adopted"
-            server.kill()
+            kill(server)
     rounds = world.rounds()
     assert rounds == list(range(1, max(rounds) + 1)), "a round is missing"
     assert world.row().keeper_starts == 1 and world.count("ready") == 1

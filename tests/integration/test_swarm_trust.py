@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +18,12 @@ from marks import takes_minutes
 
 pytest.importorskip("hivemind", reason="swarm tests need the extra 'swarm'")
 
+import swarm_trust_peers
+from swarm_forks import Forked
+
 from shoal.core.private import write_private
 from shoal.core.swarm import KeeperOrder, Ticket
-from shoal.swarm import snapshots
+from shoal.swarm import keeper, snapshots
 from shoal.swarm.book import LASTS_S, Book, validator
 from shoal.swarm.peer import start_dht
 from shoal.swarm.records import Progress, Reader, key_of, new_signing_key, public_of, seal, subkey_of
@@ -34,7 +33,6 @@ from shoal.testing.patience import patient
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
 ALL = os.environ.get("SHOAL_SWARM_POISON") == "all"
-PEERS = Path(__file__).with_name("swarm_trust_peers.py")
 SAMPLES = 2560
 """Of a round, over all peers."""
 PEERS_IN_ALL = 8 if ALL else 4
@@ -45,10 +43,10 @@ LOCAL = ["/ip4/127.0.0.1/tcp/0"]
 class Lines:
     """A process that says JSON lines, read from the file it says them to."""
 
-    def __init__(self, argv: list[str], path: Path):
+    def __init__(self, main: Callable[[], int | None], argv: list[str], path: Path):
         self.path = path
-        with path.open("wb") as out, path.with_suffix(".log").open("wb") as log:
-            self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True)
+        path.touch()
+        self.process = Forked(main, argv, path, path.with_suffix(".log"))
 
     def all(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
@@ -62,21 +60,13 @@ class Lines:
         return result
 
     def tell(self, **command: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command).encode() + b"\n")
-        self.process.stdin.flush()
+        self.process.write(json.dumps(command).encode() + b"\n")
 
     def log(self) -> str:
         return self.path.with_suffix(".log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """Politely, then with all that it has started."""
-        self.process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.close()
 
 
 class Swarm:
@@ -112,9 +102,7 @@ class Swarm:
             every_s=3600,
         )
         write_private(folder / "order.json", order.model_dump_json())
-        self.keeper = Lines(
-            [sys.executable, "-m", "shoal.swarm.keeper", str(folder / "order.json")], folder / "keeper.jsonl"
-        )
+        self.keeper = Lines(keeper.main, ["keeper", str(folder / "order.json")], folder / "keeper.jsonl")
 
     def start(self, *poisons: dict[str, Any], rounds: int, rollbacks: int = 0) -> Lines:
         """Peers of which the first are poisoned; they train for so many rounds, the last of so many rollbacks."""
@@ -140,7 +128,7 @@ class Swarm:
             "alone": rounds * SAMPLES,
         }
         write_private(self.folder / "peers.json", json.dumps(told))
-        return Lines([sys.executable, str(PEERS), str(self.folder / "peers.json")], self.folder / "peers.jsonl")
+        return Lines(swarm_trust_peers.main, ["peers", str(self.folder / "peers.json")], self.folder / "peers.jsonl")
 
     def told(self, event: str) -> list[dict[str, Any]]:
         return [said for said in self.keeper.all() if said["event"] == event]
@@ -188,7 +176,7 @@ def cases() -> list[tuple[int, Any]]:
 
 @pytest.mark.parametrize(("liars", "lie"), cases())
 def test_liars_do_not_steer_a_robust_swarm(make: Callable[..., Swarm], liars: int, lie: Any) -> None:
-    honest, rounds = PEERS_IN_ALL - liars, 8
+    honest, rounds = PEERS_IN_ALL - liars, 8 if ALL else 5
     swarm = make(honest + liars, aggregation="robust")
     peers = swarm.start(*[{"poison": lie}] * liars, rounds=rounds)
     ends = peers.until(lambda said: found if len(found := finals(said)) == honest else None, seconds=LONGEST_S)
@@ -260,6 +248,6 @@ def test_the_keeper_signs_what_it_is_told_and_keeps_forged_records_out(make: Cal
         eventually(lambda: (found := book.order()) and found.stop, 60)
         assert reader.order is not None and reader.order.banned == ["bob", "eve"]
         swarm.keeper.process.terminate()
-        assert swarm.keeper.process.wait(20) == 0
+        assert swarm.keeper.process.wait() == 0
     finally:
         dht.shutdown()

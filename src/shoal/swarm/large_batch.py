@@ -66,7 +66,7 @@ class LargeBatch:
                     "metadata_expiration": settings.expiry_s,
                 },
             )
-        self._inner.load_state_from_peers()
+        self._catch_up()
         self._behind_since = time.monotonic()
         self._watch = Watch(book, self._describe, every_s=max(1.0, settings.refresh_s))
         self._watch.start()
@@ -143,6 +143,14 @@ class LargeBatch:
             state="leaving" if self._left else "training",
             **self.tally.told(),
         )
+
+    def _catch_up(self) -> None:
+        """Begin with the swarm's state: hivemind asks every peer once, and begins anew where each is busy or slow to answer."""
+        deadline = time.monotonic() + self._settings.averaging_s
+        self._inner.load_state_from_peers()
+        while self.round + 1 < self._inner.tracker.global_epoch and time.monotonic() < deadline:
+            time.sleep(self._settings.refresh_s)
+            self._inner.load_state_from_peers()
 
     def _keep_up(self) -> None:
         """hivemind reloads only what is two rounds behind; a late peer then stays one behind for ever."""

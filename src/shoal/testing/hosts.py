@@ -111,6 +111,12 @@ class Host:
         return f"{USER}@{self.address}"
 
     @property
+    def init_pid(self) -> int:
+        """Return the id of its first process, whose namespaces are the host's."""
+        assert self._init is not None, f"host {self.name} is down"
+        return self._init.pid
+
+    @property
     def is_up(self) -> bool:
         return self._init is not None and self._init.is_running()
 
