@@ -4,12 +4,9 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-
-from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.torch
 SCRIPT = "code/causal-language-modeling/train.py"
@@ -65,13 +62,16 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     server, repository, dataset, tmp_path
 ):
     run(server, "simple-ddp", repository, "--max_steps", "60")
-    deadline, seen_while_running = time.monotonic() + patient(150), []
-    while (status := server.inspect("simple-ddp")["status"]) not in (
-        "succeeded",
-        "failed",
-    ) and time.monotonic() < deadline:
-        seen_while_running = server.json("training", "checkpoints", "simple-ddp") or seen_while_running
-    assert status == "succeeded", server.cli("training", "logs", "simple-ddp").stdout[-3000:]
+    seen_while_running = []
+    with server.client() as client:
+
+        def has_ended(job):
+            if not job.status.is_terminal:
+                seen_while_running.extend(client.checkpoints.list("simple-ddp"))
+            return job.status.is_terminal
+
+        ended = server.wait_for("simple-ddp", has_ended, "ends", 150)
+    assert ended.status == "succeeded", server.cli("training", "logs", "simple-ddp").stdout[-3000:]
     assert seen_while_running
 
     found = [c for c in server.json("training", "checkpoints", "simple-ddp") if c["node"] == 0 and c["name"] != "."]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch]
 WORKER = Path(__file__).with_name("trainer_worker.py")
 
 
-def start(scenario: str, folder: Path, world: int) -> list[subprocess.Popen[str]]:
+def start(scenario: str, folder: Path, world: int) -> list[Fork]:
     folder.mkdir(exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -38,18 +39,12 @@ def start(scenario: str, folder: Path, world: int) -> list[subprocess.Popen[str]
             "MASTER_PORT": str(port),
         }
         ranks.append(
-            subprocess.Popen(
-                [sys.executable, str(WORKER), scenario, str(folder)],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            Fork([sys.executable, WORKER, scenario, folder], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
     return ranks
 
 
-def finish(ranks: list[subprocess.Popen[str]], *, expect: int = 0) -> str:
+def finish(ranks: list[Fork], *, expect: int = 0) -> str:
     said = [process.communicate(timeout=patient(120))[0] for process in ranks]
     assert all((process.returncode == 0) == (expect == 0) for process in ranks), "\n".join(said)
     return "\n".join(said)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 import true_gradient_worker as worker  # noqa: E402
 
+from shoal.testing.forks import Fork  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -45,7 +46,7 @@ class Workers:
 
     def __init__(self, directory: Path, world: int):
         self._directory, self.world = directory, world
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Fork] = []
         self._at = len(WAYS) + len(DEALT)
 
     def go_to(self, number: int) -> None:
@@ -88,14 +89,12 @@ class Workers:
             env = {
                 **os.environ,
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.world)},
-                **{"MASTER_ADDR": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": "1"},
+                **{"MASTER_ADDR": "127.0.0.1"},
             }
             command = [sys.executable, worker.__file__, json.dumps(trainings), str(self._directory)]
             with (self._directory / f"log.{rank}").open("w") as log:
                 self._processes.append(
-                    subprocess.Popen(
-                        command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-                    )
+                    Fork(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
                 )
         self._at = 0
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shoal.testing import forks
 from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
@@ -71,13 +71,12 @@ def verify(tmp_path, monkeypatch):
 
     def run(script, *options):
         (tmp_path / "train.py").write_text(script)
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-m", "shoal.cli", "verify-resume", *options, "--json", "train.py"],
+            modules=forks.CLI,
             cwd=tmp_path,
             capture_output=True,
-            text=True,
             timeout=patient(240),
-            check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
