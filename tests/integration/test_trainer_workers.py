@@ -24,6 +24,10 @@ WORKER = Path(__file__).with_name("trainer_worker.py")
 
 def start(scenario: str, folder: Path, world: int) -> list[Fork]:
     folder.mkdir(exist_ok=True)
+    return start_ranks([WORKER, scenario, folder], folder, world)
+
+
+def start_ranks(words: list[Any], folder: Path, world: int) -> list[Fork]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -39,7 +43,7 @@ def start(scenario: str, folder: Path, world: int) -> list[Fork]:
             "MASTER_PORT": str(port),
         }
         ranks.append(
-            Fork([sys.executable, WORKER, scenario, folder], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            Fork([sys.executable, *words], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
     return ranks
 
@@ -111,11 +115,7 @@ def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs/howto/trainer.md").read_text()
     script = tmp_path / "train.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("shoal")), "run", "--nproc", "2", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=patient(120), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    best = float(done.stdout.rsplit("best=", 1)[1].split(")")[0])
+    said = finish(start_ranks([script], tmp_path, 2))
+    best = float(said.rsplit("best=", 1)[1].split(")")[0])
     assert best < 0.06
     assert list(tmp_path.glob("shoal-runs/*/figures/train.train.loss.png"))

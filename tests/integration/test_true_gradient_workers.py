@@ -37,6 +37,7 @@ WAYS = [
 """Parallel, amp, true gradient, calls of the model: trainings in the order in which the workers do them."""
 DEALT = [("ddp", 41), ("fsdp", 41), ("ddp", 23)]
 """Parallel, size of the dataset: the trainings after those."""
+SPLITS = 30 if os.environ.get("SHOAL_SOAK") else 10
 TOLERANCE = {"none": 1e-5, "bf16": 2e-2, "fp16": 4e-3}
 """Of the norm. In 16 bits each mini-batch's gradient is rounded, to 8 and 11 bits."""
 
@@ -147,7 +148,9 @@ def test_the_gradient_of_any_split_is_that_of_one_large_batch(workers: Workers, 
     counts = st.lists(st.integers(1, 12), min_size=worker.ACCUMULATE, max_size=worker.ACCUMULATE)
     seen = 0
 
-    @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(
+        max_examples=SPLITS, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
     @given(split=st.lists(counts, min_size=workers.world, max_size=workers.world), seed=st.integers(0, 9999))
     def every_split(split: list[list[int]], seed: int) -> None:
         nonlocal seen
