@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.testing.patience import wait_until
+
 pytestmark = pytest.mark.torch
 SCRIPT = "code/causal-language-modeling/train.py"
 TINY = {
@@ -65,13 +67,15 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     seen_while_running = []
     with server.client() as client:
 
-        def has_ended(job):
-            if not job.status.is_terminal:
+        def has_ended():
+            if not client.jobs.get("simple-ddp").status.is_terminal:
                 seen_while_running.extend(client.checkpoints.list("simple-ddp"))
-            return job.status.is_terminal
+                return False
+            return True
 
-        ended = server.wait_for("simple-ddp", has_ended, "ends", 150)
-    assert ended.status == "succeeded", server.cli("training", "logs", "simple-ddp").stdout[-3000:]
+        wait_until(has_ended, "the job ends", limit_s=150, every_s=0.5)
+        status = client.jobs.get("simple-ddp").status
+    assert status == "succeeded", server.cli("training", "logs", "simple-ddp").stdout[-3000:]
     assert seen_while_running
 
     found = [c for c in server.json("training", "checkpoints", "simple-ddp") if c["node"] == 0 and c["name"] != "."]
