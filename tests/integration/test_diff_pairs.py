@@ -11,6 +11,7 @@ from shoal.testing.patience import patient
 pytest.importorskip("torch")
 
 TRAINING = """
+import shoal.testing.light_torch
 import argparse, os, pathlib
 import torch, shoal
 try:

@@ -287,6 +287,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(here, args, words):
 
 
 TRAINING = """
+import shoal.testing.light_torch
 import sys, torch, shoal
 torch.set_num_threads(1)
 model = torch.nn.Linear(2, 1)

@@ -17,6 +17,7 @@ from shoal.testing.patience import patient
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 TRAIN = """
+import shoal.testing.light_torch
 import sys, time
 import torch, shoal
 
@@ -158,7 +159,7 @@ def test_a_plain_run_saves_at_its_end(tmp_path, script, start):
 def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path, script, start):
     """As torchrun does it: loader workers get the signal too and must go on until the save."""
     folder = tmp_path / "r"
-    process = start(*torchrun(script, folder, 100_000, 600))
+    process = start(*torchrun(script, folder, 100_000, 600), forked=True)
     read_until(process, "at 0 20")
     process.send_signal(signal.SIGTERM)
     asked = time.monotonic()

@@ -13,6 +13,7 @@ from shoal.testing.patience import patient
 pytest.importorskip("torch")
 
 TRAINING = """
+import shoal.testing.light_torch
 import os
 import torch, shoal
 torch.set_num_threads(1)
@@ -44,6 +45,7 @@ run.finish()
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 UNSEEDED = """
+import shoal.testing.light_torch
 import torch, shoal
 torch.set_num_threads(1)
 loss_function = torch.nn.functional.mse_loss
