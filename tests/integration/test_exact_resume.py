@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections import defaultdict
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from shoal.core.ports import free_port
 from shoal.sdk.ledger import audit
 from shoal.sdk.order import epoch_order
 from shoal.sdk.saving import layout
@@ -39,9 +39,7 @@ class Ranks:
 
     def start(self, directory: Path, world: int, **settings: Any) -> list[int]:
         (directory / "spool").mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         pids = []
         for rank in range(world):
             env = os.environ | {

@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from shoal.core.ports import free_port
 from shoal.testing.engines import eventually
 from shoal.testing.forks import HUGGING_FACE, LIGHTNING, Fork
 from shoal.testing.patience import patient
@@ -71,9 +71,7 @@ run.finish()
 
 def two_workers(argv, folder, modules=HUGGING_FACE, **env):
     """Started as torchrun or the agent would, with a spool and an output directory; their outputs go to files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     common = kept | {
         "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import parallel_models as models  # noqa: E402
 
+from shoal.core.ports import free_port  # noqa: E402
 from shoal.testing.forks import HUGGING_FACE, Fork  # noqa: E402
 from shoal.testing.patience import patient  # noqa: E402
 
@@ -95,12 +95,6 @@ def run(directory: Path, world: int, scenarios: list[str]) -> list[Fork]:
             process.kill()
             process.wait()
     return processes
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture

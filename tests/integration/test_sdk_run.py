@@ -4,13 +4,13 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from shoal.core.ports import free_port
 from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
@@ -116,12 +116,6 @@ def torchrun(script, folder, steps, every_s):
 
 def read_until(process, text):
     assert any(line.startswith(text) for line in process.stdout), f"{text!r} never came"
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def test_the_exit_of_a_script_decides_how_its_run_ended(tmp_path, start):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shoal.core.ports import free_port
 from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
@@ -28,9 +28,7 @@ def start(scenario: str, folder: Path, world: int) -> list[Fork]:
 
 
 def start_ranks(words: list[Any], folder: Path, world: int) -> list[Fork]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank in range(world):
         env = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 import true_gradient_worker as worker  # noqa: E402
 
+from shoal.core.ports import free_port  # noqa: E402
 from shoal.testing.forks import Fork  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
@@ -118,12 +118,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     made = Workers(tmp_path_factory.mktemp("workers"), world=3)
     yield made
     made.close()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def at_once(count: int, seed: int, amp: str) -> tuple[Any, float]:

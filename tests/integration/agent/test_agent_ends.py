@@ -15,6 +15,8 @@ from shoal.core.agents import BeatReply
 from shoal.testing.agent_gang import Gang
 from shoal.testing.patience import patient
 
+LONG = f"1017.{os.getpid()}"
+"""Seconds to sleep, by which the processes of this run are known."""
 STUBBORN = """
 import os, signal, sys, time
 for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -24,7 +26,7 @@ def daemon():
         os.setsid()
         if os.fork() == 0:
             open(sys.argv[1], "a").write(f"{os.getpid()} ")
-            os.execvpe("sleep", ["sleep", "1017"], {})     # without a trace of us in its environment
+            os.execvpe("sleep", ["sleep", "LONG"], {})     # without a trace of us in its environment
         os._exit(0)
 daemon()
 os.wait()
@@ -33,11 +35,11 @@ if os.fork() == 0:
     time.sleep(1000)
 print("up", os.environ["SHOAL_RANK"], flush=True)
 time.sleep(1000)
-"""
+""".replace("LONG", LONG)
 
 
 def sleepers() -> set[int]:
-    return {p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1017"]}
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", LONG]}
 
 
 @pytest.fixture
