@@ -1,13 +1,11 @@
-"""Started by the tests of exact resume: forks ranks that train, on request. Importing torch once makes twenty kills affordable."""
+"""One rank of the tests of exact resume: `resume_worker.py SETTINGS`, a JSON object."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import torch
@@ -15,7 +13,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import shoal
-import shoal.sdk.setup  # imported here, before the forks
 from shoal.sdk.run import Run
 
 SAMPLES, FEATURES = 61, 6
@@ -72,39 +69,5 @@ def rank(settings: dict[str, object]) -> None:
         train(run, settings)
 
 
-def serve() -> None:
-    """Requests on stdin: {"start": env, "settings": …, "log": file} → pid; {"wait": pid} → its exit code."""
-    print(0, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        else:
-            answer = os.fork()
-            if not answer:
-                _become(request)
-        print(answer, flush=True)
-
-
-def _become(request: dict[str, object]) -> None:
-    code = 1
-    try:
-        os.setsid()
-        log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ.update(request["start"])  # type: ignore[arg-type]
-        rank(request["settings"])  # type: ignore[arg-type]
-        code = 0
-    except SystemExit as ended:
-        code = int(str(ended.code or 0))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
 if __name__ == "__main__":
-    serve()
+    rank(json.loads(sys.argv[1]))

@@ -85,7 +85,7 @@ def test_what_is_visible_is_whole_and_stays(server, code):
                 seen.update({c.id: c.manifest_id for c in client.checkpoints.list(job="writer")})
                 ended = client.jobs.get("writer")
             assert not (ended and ended.ended_at), f"after {kills}: {ended.reason}"
-            time.sleep(0.05)
+            time.sleep(0.2)
         time.sleep(random.uniform(0, 2.5))
         kills.append(strike(server, job_id))
     server.cli("training", "stop", "writer", "--wait")

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
+from shoal.testing import forks
 from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
@@ -25,13 +25,12 @@ def here(tmp_path, monkeypatch):
 
 def run(here, script, *options, command=("train.py",)):
     (here / "train.py").write_text(script)
-    done = subprocess.run(
+    done = forks.run(
         [*SHOAL, "run", "--emulate-cuda", *options, "--", *command],
+        modules=forks.CLI,
         cwd=here,
         capture_output=True,
-        text=True,
         timeout=patient(240),
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -19,9 +17,11 @@ from typing import Any
 import pytest
 import torch
 
+from shoal.core.ports import free_port
 from shoal.sdk.ledger import audit
 from shoal.sdk.order import epoch_order
 from shoal.sdk.saving import layout
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -31,25 +31,18 @@ WORKER = Path(__file__).with_name("resume_worker.py")
 SAMPLES, SEED, EPOCHS = 61, 3, 3
 
 
-class Forks:
-    """Ranks forked from one process that has torch imported."""
+class Ranks:
+    """Starts ranks, and ends those that a test leaves behind."""
 
     def __init__(self) -> None:
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._running: set[int] = set()
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        )
-        assert self._answer() == 0
+        self._running: dict[int, Fork] = {}
 
     def start(self, directory: Path, world: int, **settings: Any) -> list[int]:
         (directory / "spool").mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         pids = []
         for rank in range(world):
-            env = {
+            env = os.environ | {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world),
@@ -59,18 +52,20 @@ class Forks:
                 "OUTPUT_DIR": str(directory / "checkpoints"),
             }
             given = {"seen": str(directory / "seen"), "final": str(directory / "final"), "epochs": EPOCHS, **settings}
-            log = str(directory / f"rank-{rank}.log")
-            pids.append(self._ask({"start": env, "settings": given, "log": log}))
-        self._running |= set(pids)
+            with (directory / f"rank-{rank}.log").open("a") as log:
+                command = [sys.executable, WORKER, json.dumps(given)]
+                process = Fork(command, env=env, stdout=log, stderr=log, start_new_session=True)
+            self._running[process.pid] = process
+            pids.append(process.pid)
         return pids
 
     def wait(self, pids: list[int]) -> list[int]:
-        codes = [self._ask({"wait": pid}) for pid in pids]
+        """Return the exit codes, once all have ended."""
+        codes = [self._running.pop(pid).wait(patient(240)) for pid in pids]
         for pid in pids:
             # A DataLoader worker that was just being started does not notice that its parent is gone; agents sweep so too.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        self._running -= set(pids)
         return codes
 
     def run(self, directory: Path, world: int, **settings: Any) -> None:
@@ -78,41 +73,28 @@ class Forks:
         assert codes == [0] * world, logs(directory)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        for pid in self._running:
-            os.kill(pid, signal.SIGKILL)
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+        for process in self._running.values():
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    started = Forks()
+def ranks() -> Iterator[Ranks]:
+    started = Ranks()
     yield started
     started.close()
 
 
 @pytest.fixture(scope="module")
-def unbroken(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks that nothing happened to."""
     directory = tmp_path_factory.mktemp("unbroken")
-    forks.run(directory, 2)
+    ranks.run(directory, 2)
     return directory
 
 
 def test_killed_at_random_instants_the_final_weights_are_bit_identical(
-    forks: Forks, unbroken: Path, tmp_path: Path
+    ranks: Ranks, unbroken: Path, tmp_path: Path
 ) -> None:
     draw = random.Random(int(os.environ.get("SHOAL_KILL_SEED", "0")) or time.time_ns())
     kills, lineage, resumes = 0, 0, 0
@@ -121,16 +103,16 @@ def test_killed_at_random_instants_the_final_weights_are_bit_identical(
         num_workers = 2 * (lineage % 2)
         while True:
             (directory / "final.0").unlink(missing_ok=True)  # of a rank that was killed after it had come to the end
-            pids = forks.start(directory, 2, num_workers=num_workers, every=2, pace_s=0.04)
+            pids = ranks.start(directory, 2, num_workers=num_workers, every=2, pace_s=0.04)
             if kills >= KILLS:
-                assert forks.wait(pids) == [0, 0], logs(directory)
+                assert ranks.wait(pids) == [0, 0], logs(directory)
                 break
             reach(directory, steps=draw.randint(0, 15))
             time.sleep(draw.uniform(0.0, 0.05))  # the instant of the kill is what is being varied
             draw.shuffle(pids)
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
-            codes = forks.wait(pids)
+            codes = ranks.wait(pids)
             if codes == [0, 0]:
                 break
             kills += 1
@@ -141,24 +123,24 @@ def test_killed_at_random_instants_the_final_weights_are_bit_identical(
 
 
 def test_killed_with_four_workers_it_goes_on_with_two_one_and_three_in_the_same_order(
-    forks: Forks, tmp_path: Path
+    ranks: Ranks, tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"
-    forks.run(whole, 4)
+    ranks.run(whole, 4)
     expected = order_seen(whole)
     assert expected == {(b // 4, b % 4): part for b, part in enumerate(planned(16))}
     broken = tmp_path / "broken"
     for world, hang_at in ((4, 3), (2, 6), (1, 9), (3, None)):
-        pids = forks.start(broken, world, every=1, hang_at=hang_at)
+        pids = ranks.start(broken, world, every=1, hang_at=hang_at)
         if hang_at is None:
-            assert forks.wait(pids) == [0] * world, logs(broken)
+            assert ranks.wait(pids) == [0] * world, logs(broken)
             break
         for rank in range(world):
             wait_for(broken / f"seen.hangs.{rank}", broken)
         assert (broken / "checkpoints" / layout.name_of(hang_at)).is_dir()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        forks.wait(pids)
+        ranks.wait(pids)
         for rank in range(world):
             (broken / f"seen.hangs.{rank}").unlink()
     assert order_seen(broken) == expected
@@ -166,11 +148,11 @@ def test_killed_with_four_workers_it_goes_on_with_two_one_and_three_in_the_same_
     assert report.sessions == 4
 
 
-def test_a_signal_to_one_rank_has_all_ranks_save_at_one_step_and_stop(forks: Forks, tmp_path: Path) -> None:
-    pids = forks.start(tmp_path, 2, every=10**9, epochs=10**6)
+def test_a_signal_to_one_rank_has_all_ranks_save_at_one_step_and_stop(ranks: Ranks, tmp_path: Path) -> None:
+    pids = ranks.start(tmp_path, 2, every=10**9, epochs=10**6)
     wait_for(tmp_path / "seen.0", tmp_path, holds="[3, true")
     os.kill(pids[1], signal.SIGTERM)
-    assert forks.wait(pids) in ([0, 0], [143, 143]), logs(tmp_path)
+    assert ranks.wait(pids) in ([0, 0], [143, 143]), logs(tmp_path)
     saved = layout.saved_in(tmp_path / "checkpoints")
     assert len(saved) == 1, logs(tmp_path)
     assert layout.verify(saved[0])["step"] >= 3
@@ -179,21 +161,21 @@ def test_a_signal_to_one_rank_has_all_ranks_save_at_one_step_and_stop(forks: For
         assert last[0] == layout.step_of(saved[0]), "the last step made is the step saved"
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(forks: Forks, unbroken: Path, tmp_path: Path) -> None:
-    forks.run(tmp_path, 2, every=5)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(ranks: Ranks, unbroken: Path, tmp_path: Path) -> None:
+    ranks.run(tmp_path, 2, every=5)
     newest, older = layout.saved_in(tmp_path / "checkpoints")[:2]
     model = newest / "model.pt"
     content = bytearray(model.read_bytes())
     content[len(content) // 2] ^= 1
     model.write_bytes(content)
-    forks.run(tmp_path, 2, every=5)
+    ranks.run(tmp_path, 2, every=5)
     assert_same_end(unbroken, tmp_path, "after a flipped bit")
     warned = [r for r in records(tmp_path) if r["k"] == "w" and r["code"] == "resume"]
     assert any(str(model) in r["text"] and older.name in r["text"] for r in warned)
     (layout.saved_in(tmp_path / "checkpoints")[0] / "optimizer.pt").unlink()
     for path in layout.saved_in(tmp_path / "checkpoints"):
         (path / "training.pt").write_bytes(b"torn")
-    codes = forks.wait(forks.start(tmp_path, 2))
+    codes = ranks.wait(ranks.start(tmp_path, 2))
     assert codes == [1, 1]
     assert "training.pt" in logs(tmp_path) and "No checkpoint can be resumed from" in logs(tmp_path)
 

@@ -6,11 +6,13 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from shoal.testing import forks
+from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 
@@ -27,7 +29,8 @@ def run(example: str, tmp_path: Path, *args: str, workers: int = 1) -> str:
     if workers > 1:
         command = [sys.executable, "-m", "shoal.cli", "run", "--nproc", str(workers), "--", "train.py", *args]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "SHOAL_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=TIMEOUT_S, check=False)
+    modules = forks.TORCH if workers == 1 else forks.CLI
+    done = forks.run(command, modules=modules, cwd=folder, env=env, capture_output=True, timeout=patient(TIMEOUT_S))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

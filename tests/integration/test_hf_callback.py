@@ -4,15 +4,15 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from shoal.core.ports import free_port
 from shoal.testing.engines import eventually
+from shoal.testing.forks import HUGGING_FACE, LIGHTNING, Fork
 from shoal.testing.patience import patient
 
 pytest.importorskip("transformers")
@@ -69,11 +69,9 @@ run.finish()
 """
 
 
-def two_workers(argv, folder, **env):
+def two_workers(argv, folder, modules=HUGGING_FACE, **env):
     """Started as torchrun or the agent would, with a spool and an output directory; their outputs go to files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     common = kept | {
         "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -83,11 +81,9 @@ def two_workers(argv, folder, **env):
     started = []
     for rank in ("0", "1"):
         with (folder / f"rank-{rank}.log").open("wb") as log:
-            worker = [sys.executable, *argv]
+            of_rank = common | {"RANK": rank, "LOCAL_RANK": rank}
             started.append(
-                subprocess.Popen(
-                    worker, cwd=folder, env=common | {"RANK": rank, "LOCAL_RANK": rank}, stdout=log, stderr=log
-                )
+                Fork([sys.executable, *argv], modules=modules, cwd=folder, env=of_rank, stdout=log, stderr=log)
             )
     return started
 
@@ -159,7 +155,8 @@ def test_a_loop_of_another_library_needs_run_step_only(library, tmp_path):
     pytest.importorskip(library)
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
-    finish(two_workers([str(script), library], tmp_path), tmp_path)
+    modules = LIGHTNING if library == "lightning" else HUGGING_FACE
+    finish(two_workers([str(script), library], tmp_path, modules), tmp_path)
     said = [(tmp_path / f"rank-{r}.log").read_text() for r in (0, 1)]
     ends = [next(line.split(" ", 2)[2] for line in text.splitlines() if "stopped at" in line) for text in said]
     assert ends[0] == ends[1]

@@ -4,12 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from shoal.testing.patience import patient
+from shoal.testing.patience import wait_until
 
 pytestmark = pytest.mark.torch
 SCRIPT = "code/causal-language-modeling/train.py"
@@ -65,12 +64,17 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     server, repository, dataset, tmp_path
 ):
     run(server, "simple-ddp", repository, "--max_steps", "60")
-    deadline, seen_while_running = time.monotonic() + patient(150), []
-    while (status := server.inspect("simple-ddp")["status"]) not in (
-        "succeeded",
-        "failed",
-    ) and time.monotonic() < deadline:
-        seen_while_running = server.json("training", "checkpoints", "simple-ddp") or seen_while_running
+    seen_while_running = []
+    with server.client() as client:
+
+        def has_ended():
+            if not client.jobs.get("simple-ddp").status.is_terminal:
+                seen_while_running.extend(client.checkpoints.list("simple-ddp"))
+                return False
+            return True
+
+        wait_until(has_ended, "the job ends", limit_s=150, every_s=0.5)
+        status = client.jobs.get("simple-ddp").status
     assert status == "succeeded", server.cli("training", "logs", "simple-ddp").stdout[-3000:]
     assert seen_while_running
 

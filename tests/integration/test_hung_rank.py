@@ -1,6 +1,9 @@
 """A rank that hangs while its peers wait for it: the attempt is ended, and the next one finishes the job."""
 
-from shoal.core.settings import ServerSettings
+import pytest
+
+from shoal.core.settings import Layout, ServerSettings
+from shoal.testing.live import live_server
 
 # A stand-in for torch's module of that name, where ranks wait for each other.
 COLLECTIVE = """
@@ -21,13 +24,18 @@ print("done", flush=True)
 """
 
 
-def test_a_rank_stopped_by_a_signal_is_ended_with_its_attempt_and_the_job_goes_on(own_server, code):
-    own_server.stop()
-    ServerSettings(slots=4, preflight_after_h=0.0, stall_timeout_s=35.0).save(own_server.layout)
-    own_server.start()
+@pytest.fixture
+def impatient(tmp_path):
+    """A server that takes a job for hung soon."""
+    ServerSettings(slots=4, preflight_after_h=0.0, stall_timeout_s=35.0).save(Layout(tmp_path / "home"))
+    with live_server(tmp_path / "home", slots=4) as server:
+        yield server
+
+
+def test_a_rank_stopped_by_a_signal_is_ended_with_its_attempt_and_the_job_goes_on(impatient, code):
     folder = code({"distributed_c10d.py": COLLECTIVE, "train.py": TRAIN})
-    own_server.cli("training", "run", "hung", "--accels", "2", "--dir", str(folder), "--", "train.py")
-    done = own_server.wait_for("hung", lambda job: job.status.is_terminal, "ended", timeout_s=300)
+    impatient.cli("training", "run", "hung", "--accels", "2", "--dir", str(folder), "--", "train.py")
+    done = impatient.wait_for("hung", lambda job: job.status.is_terminal, "ended", timeout_s=300)
     assert (done.status, done.attempts) == ("succeeded", 2)
     reason = done.attempt_list[0].reason
     assert reason.startswith("rank 1 was stopped by a signal (SIGSTOP) for ")

@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from shoal.check.instrument.writer import instrument
+from shoal.testing import forks
+from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -27,13 +28,14 @@ EXPECTED = {
     "lightning_trainer": ("train/loss", [1, 2, 4, 6, 8, 10, 12, 14, 16]),
 }
 """Script → the metric it reports, and the steps it does so for."""
+MODULES = {"custom_loop": forks.TORCH, "lightning_trainer": forks.LIGHTNING}
 
 
-def python(*words: str, folder: Path) -> str:
+def python(*words: str, folder: Path, modules: tuple[str, ...]) -> str:
     """What it printed."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=TIMEOUT_S, check=False)
+    done = forks.run(command, modules=modules, cwd=folder, env=env, capture_output=True, timeout=patient(TIMEOUT_S))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,7 +60,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_instrumented_script_runs_and_reports(name: str, tmp_path: Path) -> None:
     instrumented(name, tmp_path)
-    python("train.py", folder=tmp_path)
+    python("train.py", folder=tmp_path, modules=MODULES.get(name, forks.HUGGING_FACE))
     metric, steps = EXPECTED[name]
     told = {r["i"]: r["v"][metric] for r in records(tmp_path) if r["k"] == "s" and metric in r["v"]}
     assert sorted(told) == steps
@@ -69,7 +71,7 @@ def test_an_instrumented_script_runs_and_reports(name: str, tmp_path: Path) -> N
 
 def test_an_instrumented_loop_trains_one_model_on_two_workers_and_saves_it(tmp_path: Path) -> None:
     instrumented("custom_loop", tmp_path)
-    said = python("-m", "shoal.cli", "run", "--nproc", "2", "train.py", folder=tmp_path)
+    said = python("-m", "shoal.cli", "run", "--nproc", "2", "train.py", folder=tmp_path, modules=forks.CLI)
     accuracies = sorted(re.findall(r"accuracy [\d.]+", said))
     assert len(accuracies) == 6 and accuracies[::2] == accuracies[1::2], said
     steps = [r["i"] for r in records(tmp_path) if r["k"] == "s"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.ports import free_port
 from shoal.testing.patience import patient
 
 SCRIPT = """
@@ -44,7 +45,7 @@ def job(server, tmp_path_factory):
 @pytest.mark.torch
 def test_the_lines_of_each_node_run_as_they_are_and_do_what_the_job_did(server, job, tmp_path):
     assert {line["text"] for line in server.logs(job) if line["rank"] is not None} == EXPECTED
-    place, port = tmp_path / "by hand", str(29500 + os.getpid() % 500)
+    place, port = tmp_path / "by hand", str(free_port())
     options = ["--destination", str(place), "--port", port]
     scripts = [
         server.cli("launch-command", job, *options, "--node", str(node), *(["--fetch"] if node == 0 else [])).stdout

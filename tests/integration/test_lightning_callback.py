@@ -1,13 +1,14 @@
 """Lightning on two real workers: one training, with our callback or without; with it, one that survives a kill."""
 
 import os
-import subprocess
 import sys
 
 import psutil
 import pytest
 
+from shoal.testing import forks
 from shoal.testing.engines import eventually
+from shoal.testing.patience import patient
 
 pytest.importorskip("lightning")
 pytestmark = pytest.mark.torch
@@ -58,11 +59,12 @@ print(f"rank {trainer.global_rank} of {trainer.world_size} ended with {module.la
 WITHOUT = (
     MODULE
     + """
-options = {"default": {}, "auto": {"devices": "auto"}, "one": {"devices": 1}}[sys.argv[1]]
 print(f"Fabric of {L.Fabric(accelerator='cpu').world_size}", flush=True)
-trainer = L.Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, **options, **quiet)
-trainer.fit(module, loader)
-print(f"one of {trainer.world_size} ended with {module.layer.weight.sum().item():.9f}", flush=True)
+for name, options in {"default": {}, "auto": {"devices": "auto"}, "one": {"devices": 1}}.items():
+    module = Line()
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, **options, **quiet)
+    trainer.fit(module, loader)
+    print(f"{name} of {trainer.world_size} ended with {module.layer.weight.sum().item():.9f}", flush=True)
 """
 )
 
@@ -96,27 +98,24 @@ def test_after_kill_9_of_a_worker_both_go_on_as_one_training(server, code):
     assert all(c["train_loss"] and c["eval_loss"] for c in found), found
 
 
-@pytest.mark.parametrize("devices", ["default", "auto", "one"])
-def test_without_the_callback_workers_are_one_training_or_none(devices, tmp_path):
+def test_without_the_callback_workers_are_one_training_or_none(tmp_path):
     (tmp_path / "train.py").write_text(WITHOUT)
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"SHOAL_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "shoal.cli", "run", "--nproc", "2", "train.py", "--", devices],
+    done = forks.run(
+        [sys.executable, "-m", "shoal.cli", "run", "--nproc", "2", "train.py"],
+        modules=forks.CLI,
         cwd=tmp_path,
         env=env,
         capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        timeout=patient(240),
     )
     told = done.stdout + done.stderr
     assert told.count("Fabric of 2") == 2
-    if devices == "one":
-        assert done.returncode != 0 and "2 workers, but the Trainer is set up for 1" in told
-        return
-    assert done.returncode == 0, told[-3000:]
-    [first, second] = ends(told)
-    assert first == second and first.startswith("2 ended")
+    for devices in ("default", "auto"):
+        [first, second] = ends("\n".join(line for line in told.splitlines() if f"{devices} of" in line))
+        assert first == second and first.startswith("2 ended"), told[-3000:]
+    assert len(ends(told)) == 4, "the third is refused"
+    assert done.returncode != 0 and "2 workers, but the Trainer is set up for 1" in told, told[-3000:]
 
 
 def _environ(process):

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shoal.testing import forks
+from shoal.testing.forks import CLI, Fork
 from shoal.testing.patience import patient
 
 SHOAL = [sys.executable, "-m", "shoal.cli"]
@@ -42,18 +44,17 @@ def _environment(process):
 
 
 def start(here, *args, **options):
-    return subprocess.Popen([*SHOAL, "run", *args], cwd=here, stdout=-1, stderr=-1, text=True, **options)
+    return Fork([*SHOAL, "run", *args], modules=CLI, cwd=here, stdout=-1, stderr=-1, **options)
 
 
 def run(here, *args, code=0, env=None):
-    done = subprocess.run(
+    done = forks.run(
         [*SHOAL, "run", *args],
+        modules=CLI,
         cwd=here,
         env={**os.environ, **(env or {})},
         capture_output=True,
-        text=True,
         timeout=patient(120),
-        check=False,
     )
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -178,7 +179,7 @@ def test_the_second_ctrl_c_ends_it_at_once(here):
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=patient(20))
-    assert process.returncode == 130 and time.monotonic() - started < 5
+    assert process.returncode == 130 and time.monotonic() - started < patient(5)
 
 
 def test_nothing_is_left_when_the_command_itself_is_killed(here):
@@ -188,7 +189,7 @@ def test_nothing_is_left_when_the_command_itself_is_killed(here):
     process.kill()
     process.communicate(timeout=patient(20))
     gone, alive = psutil.wait_procs(
-        [p for p in psutil.process_iter() if str(here) in _environment(p).get("SHOAL_SPOOL", "")], timeout=10
+        [p for p in psutil.process_iter() if str(here) in _environment(p).get("SHOAL_SPOOL", "")], timeout=patient(10)
     )
     assert not alive, (gone, alive)
 
@@ -250,7 +251,7 @@ def test_on_a_terminal_the_script_sees_one_and_its_bar_passes_unchanged(here):
     )
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 123, 0, 0))
-    process = subprocess.Popen([*SHOAL, "run", "train.py"], cwd=here, stdout=theirs, stderr=subprocess.PIPE)
+    process = Fork([*SHOAL, "run", "train.py"], modules=CLI, cwd=here, stdout=theirs, stderr=subprocess.PIPE)
     process.communicate(timeout=patient(20))
     os.close(theirs)
     assert os.read(ours, 4096) == b"True 123\rbar\r\n"
@@ -286,6 +287,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(here, args, words):
 
 
 TRAINING = """
+import shoal.testing.light_torch
 import sys, torch, shoal
 torch.set_num_threads(1)
 model = torch.nn.Linear(2, 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import parallel_models as models  # noqa: E402
+
+from shoal.core.ports import free_port  # noqa: E402
+from shoal.testing.forks import HUGGING_FACE, Fork  # noqa: E402
+from shoal.testing.patience import patient  # noqa: E402
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
@@ -72,7 +74,7 @@ def launch(directory: Path, world: int, scenarios: list[str]) -> list[dict[str, 
     return [torch.load(f"{directory / 'results'}.{rank}", weights_only=False) for rank in range(world)]
 
 
-def run(directory: Path, world: int, scenarios: list[str]) -> list[subprocess.Popen[bytes]]:
+def run(directory: Path, world: int, scenarios: list[str]) -> list[Fork]:
     """Workers from start to end; none is left behind."""
     ports = [free_port(), free_port()]
     processes = []
@@ -82,24 +84,17 @@ def run(directory: Path, world: int, scenarios: list[str]) -> list[subprocess.Po
                 **os.environ,
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "HF_HUB_OFFLINE": "1"},
                 **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0]), "SECOND_PORT": str(ports[1])},
-                **{"PYTHONDONTWRITEBYTECODE": "1"},
             }
             command = [sys.executable, str(WORKER), str(directory / "results"), *scenarios]
             with (directory / f"log.{rank}").open("w") as log:
-                processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
+                processes.append(Fork(command, modules=HUGGING_FACE, env=env, stdout=log, stderr=log))
         for process in processes:
-            process.wait(TIMEOUT_S)
+            process.wait(patient(TIMEOUT_S))
     finally:
         for process in processes:
             process.kill()
             process.wait()
     return processes
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture

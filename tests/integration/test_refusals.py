@@ -29,11 +29,15 @@ def one_line(done, *words):
 def refused(server):
     """Run a command that must be refused, and see that no job came of it."""
 
+    def jobs():
+        with server.client() as client:
+            return {job.id for job in client.jobs.list()}
+
     def run(*args, code, words=(), **options):
-        before = {j["id"] for j in server.json("training", "list")}
+        before = jobs()
         done = server.cli(*args, check=code, **options)
         one_line(done, *words)
-        assert {j["id"] for j in server.json("training", "list")} == before
+        assert jobs() == before
         return done
 
     return run

@@ -1,20 +1,23 @@
 """The SDK in real processes: plain python and torchrun, ended in every way a process can end."""
 
+import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from shoal.core.ports import free_port
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 TRAIN = """
+import shoal.testing.light_torch
 import sys, time
 import torch, shoal
 
@@ -69,18 +72,19 @@ def script(tmp_path):
 
 @pytest.fixture
 def start():
-    """Start a process of its own group; none outlives the test."""
+    """Start a process of its own group, `forked` from one with torch; none outlives the test."""
     started = []
 
-    def start(*argv, **options):
+    def start(*argv, forked=False, variables=(), **options):
+        variables = dict(variables)
         env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
-        process = subprocess.Popen(
+        kind = Fork if forked else functools.partial(subprocess.Popen, text=True)
+        process = kind(
             [sys.executable, *map(str, argv)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,
-            env={**env, "OMP_NUM_THREADS": "1"},
+            env={**env, "OMP_NUM_THREADS": "1", **variables},
             **options,
         )
         started.append(process)
@@ -98,18 +102,20 @@ def records(folder, rank=0):
     return [json.loads(line) for line in lines]
 
 
+def by_hand(start, *argv):
+    """Two ranks under no launcher."""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        start(*argv, forked=True, variables=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+
+
 def torchrun(script, folder, steps, every_s):
     return ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script, folder, steps, every_s]
 
 
 def read_until(process, text):
     assert any(line.startswith(text) for line in process.stdout), f"{text!r} never came"
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def test_the_exit_of_a_script_decides_how_its_run_ended(tmp_path, start):
@@ -133,13 +139,13 @@ def test_logging_needs_no_torch(tmp_path, start):
         "assert not heavy, heavy\n"
     )
     process = start(tmp_path / "no_torch.py", cwd=tmp_path)
-    assert process.wait(60) == 0, process.stderr.read()
+    assert process.wait(patient(60)) == 0, process.stderr.read()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["no_torch.py", "shoal-runs"]
 
 
 def test_a_plain_run_saves_at_its_end(tmp_path, script, start):
-    process = start(script, tmp_path / "r", 20, 600)
-    assert process.wait(60) == 0, process.stderr.read()
+    process = start(script, tmp_path / "r", 20, 600, forked=True)
+    assert process.wait(patient(60)) == 0, process.stderr.read()
     assert [(r["i"], r["name"]) for r in records(tmp_path / "r") if r["k"] == "c"] == [(20, "step-000000020")]
     assert len([r for r in records(tmp_path / "r") if r["k"] == "s"]) == 20
 
@@ -147,12 +153,12 @@ def test_a_plain_run_saves_at_its_end(tmp_path, script, start):
 def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path, script, start):
     """As torchrun does it: loader workers get the signal too and must go on until the save."""
     folder = tmp_path / "r"
-    process = start(*torchrun(script, folder, 100_000, 600))
+    process = start(*torchrun(script, folder, 100_000, 600), forked=True)
     read_until(process, "at 0 20")
     process.send_signal(signal.SIGTERM)
     asked = time.monotonic()
     out, error = process.communicate(timeout=patient(60))
-    assert time.monotonic() - asked < 20
+    assert time.monotonic() - asked < patient(20)
     left = {line.split()[1]: line.split()[2:] for line in out.splitlines() if line.startswith("left")}
     assert left["0"] == left["1"], error
     step = int(left["0"][0])
@@ -165,33 +171,17 @@ def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path
 
 def test_ranks_save_together_by_the_clock_of_rank_0(tmp_path, script, start):
     folder = tmp_path / "r"
-    process = start(*torchrun(script, folder, 400, 1))
-    error = process.communicate(timeout=patient(120))[1]
-    assert process.returncode == 0, error
+    ranks = by_hand(start, script, folder, 400, 1)
+    errors = [process.communicate(timeout=patient(120))[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], errors
     saved = [r["i"] for r in records(folder) if r["k"] == "c"]
-    assert len(saved) >= 2 and saved[-1] == 400, (saved, error)
+    assert len(saved) >= 2 and saved[-1] == 400, (saved, errors)
 
 
 def test_a_rank_told_to_stop_after_its_peer_died_still_ends(tmp_path, script, start):
     """Under no launcher that would clean up: the two ranks are started by hand."""
-    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, tmp_path / "r", "100000", "600"],
-            env={**os.environ, **env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        read_until(ranks[0], "at 0 10")
-        ranks[1].kill()
-        ranks[0].terminate()
-        assert ranks[0].wait(timeout=patient(30)) != 0
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+    first, second = by_hand(start, script, tmp_path / "r", 100_000, 600)
+    read_until(first, "at 0 10")
+    second.kill()
+    first.terminate()
+    assert first.wait(timeout=patient(30)) != 0

@@ -19,10 +19,11 @@ from shoal.core.errors import Corrupt, NotFound, NotSignedIn, Refused, TimedOut,
 from shoal.data.filesystem import ShoalFileSystem
 from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
-ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "2"))
-RECORDS = 60_000
+ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
+RECORDS = 12_000
 READER = """
 import json, os, sys
 import shoal.data
@@ -46,7 +47,7 @@ def folder(tmp_path_factory):
     for n in range(8):
         with (root / f"part-{n}.jsonl").open("w") as file:
             for i in range(n * RECORDS // 8, (n + 1) * RECORDS // 8):
-                file.write(f'{{"id": {i}, "noise": "{rng.randbytes(1080).hex()}"}}\n')
+                file.write(f'{{"id": {i}, "noise": "{rng.randbytes(5400).hex()}"}}\n')
     return root
 
 
@@ -89,8 +90,10 @@ def ids(stream):
 
 def reader(server, cache, limit_gb=20, **options):
     env = {"SHOAL_DATA_CACHE": str(cache), "SHOAL_DATA_CACHE_GB": str(limit_gb), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-c", READER, json.dumps(options)]
-    return subprocess.Popen(command, env=server.env() | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    script = cache.parent / "reader.py"
+    script.write_text(READER)
+    command = [sys.executable, script, json.dumps(options)]
+    return Fork(command, env=server.env() | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def outcome(process):
@@ -120,7 +123,7 @@ class TestLittleMoves:
         (here / "chunks").rename(here / "gone")
         monkeypatch.setenv("SHOAL_WORKSPACE", "default")  # a new connection, with nothing in memory
         view = shoal.data.stream("big").as_map()
-        assert [view[i]["id"] for i in (0, 31_234, RECORDS - 1)] == [0, 31_234, RECORDS - 1]
+        assert [view[i]["id"] for i in (0, 6_234, RECORDS - 1)] == [0, 6_234, RECORDS - 1]
         assert size_of(here / "chunks") < 0.1 * big.size
 
     def test_ranks_fetch_their_share_once_all_are_counted(self, server, big, here, tmp_path):
@@ -236,7 +239,7 @@ class TestFaults:
             started = time.monotonic()
             with pytest.raises(TimedOut, match="No data from"):
                 ids(stream)
-            assert time.monotonic() - started < 30
+            assert time.monotonic() - started < patient(30)
 
     def test_a_chunk_the_server_gives_wrong_every_time_is_corrupt(self, server, here, tmp_path):
         push(server, "set", {"a.jsonl": lines(0, 5000)}, tmp_path)

@@ -6,7 +6,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import torch
 from topspin_scripts import AUTO, DIST, MANY, OTHER_PARAM, OTHER_TRAIN, PARAM, TRAIN
 
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topspin"
@@ -75,7 +75,7 @@ def _cwd(process):
 
 def start(here, *args, **given):
     env = {**os.environ, "GIVEN": json.dumps(given)}
-    return subprocess.Popen([sys.executable, *args], cwd=here, env=env, stdout=-1, stderr=-2, text=True)
+    return Fork([sys.executable, *args], cwd=here, env=env, stdout=-1, stderr=-2)
 
 
 def run(here, *args, code=0, **given):
@@ -155,6 +155,8 @@ def test_the_printed_example_runs_in_auto_mode(printed):
 
 
 def test_the_printed_example_runs_in_distributed_mode(printed):
+    param = printed / SCRIPTS / "param.py"
+    param.write_text(param.read_text().replace("self.gpu_num = 2 ", "self.gpu_num = 1 ", 1))  # two: in auto mode
     told = run(printed, f"{SCRIPTS}/train_dist_starter.py")
     (meta,) = runs(printed)
     assert "succeeds, best vali_error: " in told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from shoal.core.ports import free_port
+from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -21,11 +22,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch]
 WORKER = Path(__file__).with_name("trainer_worker.py")
 
 
-def start(scenario: str, folder: Path, world: int) -> list[subprocess.Popen[str]]:
+def start(scenario: str, folder: Path, world: int) -> list[Fork]:
     folder.mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    return start_ranks([WORKER, scenario, folder], folder, world)
+
+
+def start_ranks(words: list[Any], folder: Path, world: int) -> list[Fork]:
+    port = free_port()
     ranks = []
     for rank in range(world):
         env = {
@@ -38,18 +41,12 @@ def start(scenario: str, folder: Path, world: int) -> list[subprocess.Popen[str]
             "MASTER_PORT": str(port),
         }
         ranks.append(
-            subprocess.Popen(
-                [sys.executable, str(WORKER), scenario, str(folder)],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            Fork([sys.executable, *words], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
     return ranks
 
 
-def finish(ranks: list[subprocess.Popen[str]], *, expect: int = 0) -> str:
+def finish(ranks: list[Fork], *, expect: int = 0) -> str:
     said = [process.communicate(timeout=patient(120))[0] for process in ranks]
     assert all((process.returncode == 0) == (expect == 0) for process in ranks), "\n".join(said)
     return "\n".join(said)
@@ -116,11 +113,7 @@ def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs/howto/trainer.md").read_text()
     script = tmp_path / "train.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("shoal")), "run", "--nproc", "2", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=patient(120), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    best = float(done.stdout.rsplit("best=", 1)[1].split(")")[0])
+    said = finish(start_ranks([script], tmp_path, 2))
+    best = float(said.rsplit("best=", 1)[1].split(")")[0])
     assert best < 0.06
     assert list(tmp_path.glob("shoal-runs/*/figures/train.train.loss.png"))

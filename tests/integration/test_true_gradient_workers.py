@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 import true_gradient_worker as worker  # noqa: E402
 
+from shoal.core.ports import free_port  # noqa: E402
+from shoal.testing.forks import Fork  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -36,6 +37,7 @@ WAYS = [
 """Parallel, amp, true gradient, calls of the model: trainings in the order in which the workers do them."""
 DEALT = [("ddp", 41), ("fsdp", 41), ("ddp", 23)]
 """Parallel, size of the dataset: the trainings after those."""
+SPLITS = 30 if os.environ.get("SHOAL_SOAK") else 10
 TOLERANCE = {"none": 1e-5, "bf16": 2e-2, "fp16": 4e-3}
 """Of the norm. In 16 bits each mini-batch's gradient is rounded, to 8 and 11 bits."""
 
@@ -45,7 +47,7 @@ class Workers:
 
     def __init__(self, directory: Path, world: int):
         self._directory, self.world = directory, world
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Fork] = []
         self._at = len(WAYS) + len(DEALT)
 
     def go_to(self, number: int) -> None:
@@ -88,14 +90,12 @@ class Workers:
             env = {
                 **os.environ,
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.world)},
-                **{"MASTER_ADDR": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": "1"},
+                **{"MASTER_ADDR": "127.0.0.1"},
             }
             command = [sys.executable, worker.__file__, json.dumps(trainings), str(self._directory)]
             with (self._directory / f"log.{rank}").open("w") as log:
                 self._processes.append(
-                    subprocess.Popen(
-                        command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-                    )
+                    Fork(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
                 )
         self._at = 0
 
@@ -120,12 +120,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     made.close()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def at_once(count: int, seed: int, amp: str) -> tuple[Any, float]:
     """Gradient and loss of one process with one large batch."""
     model = worker.Network()
@@ -148,7 +142,9 @@ def test_the_gradient_of_any_split_is_that_of_one_large_batch(workers: Workers, 
     counts = st.lists(st.integers(1, 12), min_size=worker.ACCUMULATE, max_size=worker.ACCUMULATE)
     seen = 0
 
-    @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(
+        max_examples=SPLITS, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
     @given(split=st.lists(counts, min_size=workers.world, max_size=workers.world), seed=st.integers(0, 9999))
     def every_split(split: list[list[int]], seed: int) -> None:
         nonlocal seen

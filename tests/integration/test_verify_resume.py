@@ -2,17 +2,18 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shoal.testing import forks
 from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 
 TRAINING = """
+import shoal.testing.light_torch
 import os
 import torch, shoal
 torch.set_num_threads(1)
@@ -44,6 +45,7 @@ run.finish()
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 UNSEEDED = """
+import shoal.testing.light_torch
 import torch, shoal
 torch.set_num_threads(1)
 loss_function = torch.nn.functional.mse_loss
@@ -71,13 +73,12 @@ def verify(tmp_path, monkeypatch):
 
     def run(script, *options):
         (tmp_path / "train.py").write_text(script)
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-m", "shoal.cli", "verify-resume", *options, "--json", "train.py"],
+            modules=forks.CLI,
             cwd=tmp_path,
             capture_output=True,
-            text=True,
             timeout=patient(240),
-            check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 

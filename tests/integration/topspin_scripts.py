@@ -17,6 +17,7 @@ class Param(ParamBase):
       setattr(self, name, ParameterRange(value["range"]) if is_range else value)
 """
 TRAIN = """
+import shoal.testing.light_torch
 import os, time, torch
 from param import Param
 from topspin import ModelBase, PredictorBase, TrainerBase

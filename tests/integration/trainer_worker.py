@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from shoal.testing.patience import patient
 from shoal.train import Model, Params, Trainer
 
 SIZE = 37
@@ -80,7 +81,7 @@ class Slow(Fit):
         time.sleep(0.05)
 
 
-TIMEOUT_S = 3
+TIMEOUT_S = patient(3)
 KINDS = {"long_evaluation": LongEvaluation, "long_step": LongStep, "slow": Slow}
 
 

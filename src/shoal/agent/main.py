@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from shoal.agent.link import Link, backoff
 from shoal.agent.wire import JOIN_REFUSED, JoinReply, Launch
+from shoal.core.ports import free_port
 
 if TYPE_CHECKING:
     from shoal.agent.node import WorkDir
     from shoal.agent.seed import Seed
 
 _JOIN_LEAST_S, _JOIN_MOST_S = 0.05, 0.5
-_PORTS = (20000, 32700)
-"""Below the range the kernel hands out by itself, so that no outgoing connection takes the port meanwhile."""
 
 
 def main(args: list[str]) -> int:
@@ -106,19 +105,6 @@ def _say_goodbye(link: Link, work: WorkDir, code: int | None, reason: str, *, to
         work.keep_result({**result, "delivered": True})
     except ShoalError as error:
         print(f"last beat: {error.message}", file=sys.stderr)
-
-
-def free_port() -> int:
-    """One that can be bound now, at random: agents that start together must not all find the same."""
-    low, high = _PORTS
-    while True:
-        port = low + int.from_bytes(os.urandom(4), "big") % (high - low)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("", port))
-                return port
-            except OSError:
-                continue
 
 
 def _own_session() -> None:

@@ -27,12 +27,12 @@ def run(script: Script) -> None:
     guise.set_env(script.env)
     guise.show(script.argv, script.env, script.marks)
     _start_cold_without_device(script)
-    _forget_the_past()
+    forget_the_past()
     words = script.argv[2:]
     sys.argv, sys.orig_argv = words, script.argv
     sys.path[0] = os.path.dirname(os.path.realpath(words[0]))  # noqa: PTH120
     libc = ctypes.CDLL(None)
-    _leave_the_preloaded(libc)
+    leave_the_preloaded(libc)
     # By the very function the interpreter uses for its first script: tracebacks, SystemExit and all the rest are its own.
     libc.fopen.restype = ctypes.c_void_p
     path = os.fsencode(os.path.join(os.getcwd(), words[0]))  # noqa: PTH109, PTH118
@@ -48,7 +48,7 @@ def _start_cold_without_device(script: Script) -> None:
         os.execve(script.argv[0], script.argv, script.env)  # noqa: S606
 
 
-def _leave_the_preloaded(libc: ctypes.CDLL) -> None:
+def leave_the_preloaded(libc: ctypes.CDLL) -> None:
     """At the very end, do not take down the libraries we were born with: it would copy most of their memory only to free it.
 
     C's exit handlers run last first: those of all that the script loads, then a flush of C's streams, then the end.
@@ -63,7 +63,7 @@ def _fail() -> None:
     raise RuntimeError("told already")
 
 
-def _forget_the_past() -> None:
+def forget_the_past() -> None:
     """What was decided at the birth of the nursery, and is decided anew in every new process."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from shoal.agent.workers import TERM_SIGNALS, Action, LaunchFailed, Spec, Watch,
 from shoal.cli._output import out
 from shoal.cli._run_dir import RunDir
 from shoal.cli._tee import Tee
+from shoal.core.ports import free_port
 from shoal.core.settings import Layout
 
 GRACE_S = 30.0
@@ -186,7 +186,7 @@ class LocalRun:
         )
 
     def _join(self) -> JoinReply:
-        return JoinReply({"ready": True, "accels": self.nproc, "master_addr": "127.0.0.1", "master_port": _free_port()})
+        return JoinReply({"ready": True, "accels": self.nproc, "master_addr": "127.0.0.1", "master_port": free_port()})
 
 
 class _Signals:
@@ -240,10 +240,3 @@ def _host_env() -> dict[str, str]:
     if folder not in env.get("PATH", "").split(":"):
         env["PATH"] = f"{folder}:{env.get('PATH', '/usr/bin:/bin')}"
     return env
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

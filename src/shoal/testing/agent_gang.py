@@ -11,6 +11,8 @@ from typing import Any
 from shoal.agent.node import marked_processes
 from shoal.core.agents import Launch
 from shoal.testing.agent_server import AgentServer
+from shoal.testing.forks import AGENT, Fork
+from shoal.testing.patience import patient
 
 
 class Gang:
@@ -26,7 +28,7 @@ class Gang:
         (folder / "server").mkdir()
         self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # of nobody else who tests on this machine
         self.server = AgentServer(folder / "server", entry, files=files, **reply)
-        self.agents: list[subprocess.Popen[bytes]] = []
+        self.agents: list[Fork] = []
         self.hide: list[str] = []
 
     def start(self) -> Gang:
@@ -61,18 +63,18 @@ class Gang:
     def work_dir(self, node: int = 0) -> Path:
         return self.folder / f"node{node}"
 
-    def start_node(self, node: int) -> subprocess.Popen[bytes]:
+    def start_node(self, node: int) -> Fork:
         return self._agent(str(self.launch_file(node)))
 
     def salvage(self, node: int = 0) -> int:
-        return self._agent("--salvage", str(self.work_dir(node))).wait(60)
+        return self._agent("--salvage", str(self.work_dir(node))).wait(patient(60))
 
-    def _agent(self, *args: str) -> subprocess.Popen[bytes]:
+    def _agent(self, *args: str) -> Fork:
         env = {**os.environ, "SHOAL_API_KEY": "not-for-jobs", **self.env}
-        return subprocess.Popen([sys.executable, "-m", "shoal.agent", *args], env=env, stdin=subprocess.DEVNULL)
+        return Fork([sys.executable, "-m", "shoal.agent", *args], modules=AGENT, env=env, stdin=subprocess.DEVNULL)
 
     def finish(self, timeout_s: float = 60.0) -> list[int]:
-        return [agent.wait(timeout_s) for agent in self.agents]
+        return [agent.wait(patient(timeout_s)) for agent in self.agents]
 
     def left(self) -> list[int]:
         """Processes of this attempt that are still there, the agents aside."""

@@ -18,7 +18,7 @@ from shoal.agent import runtime
 from shoal.agent.run_end import correct_end
 from shoal.agent.wire import JoinReply, Launch
 from shoal.agent.workers import FAILURE_GRACE_S, TERM_SIGNALS, Action, Spec, Watch, Workers, wait_readable
-from shoal.train.probe import free_port
+from shoal.core.ports import free_port
 
 GRACE_S = 60.0
 """Between a stop and SIGKILL: time to save."""

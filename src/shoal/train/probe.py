@@ -74,10 +74,12 @@ def _free_bytes(path: str) -> int:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Do as shoal.core.ports does: below the range from which outgoing connections are given theirs."""
+    while True:
+        port = 20000 + int.from_bytes(os.urandom(4), "big") % 12700
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 if __name__ == "__main__":

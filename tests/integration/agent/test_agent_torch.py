@@ -30,8 +30,16 @@ main()
 """
 
 
+# Each way in one sandbox or the other: what a sandbox does to ranks and launchers is the same for all.
 @pytest.mark.parametrize(
-    ("num_nodes", "accels", "launcher"), [(2, 2, "direct"), (1, 2, "torchrun"), (1, 1, "torchrun")]
+    ("sandbox", "num_nodes", "accels", "launcher"),
+    [
+        ("bubblewrap", 2, 2, "direct"),
+        ("rewrite", 2, 1, "direct"),
+        ("bubblewrap", 1, 2, "torchrun"),
+        ("rewrite", 1, 1, "torchrun"),
+    ],
+    indirect=["sandbox"],
 )
 def test_all_ranks_sum_over_gloo(
     gang: Callable[..., Gang], sandbox: dict[str, str], num_nodes: int, accels: int, launcher: str

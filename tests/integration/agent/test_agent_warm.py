@@ -45,6 +45,8 @@ for line in open("/proc/self/maps"):
             found |= set(re.findall(rb"toke[n]-0|canary-of-the-serve[r]|for-the-jo[b]", memory.read(int(high, 16) - int(low, 16))))
 print(sorted(found), flush=True)
 """
+LONG = f"2345.{os.getpid()}"
+"""Seconds to sleep, by which the processes of this run are known."""
 STUBBORN = """
 import os, signal, sys, time
 for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -52,7 +54,7 @@ for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        os.execvpe("sleep", ["sleep", "2345.6"], {})     # without a trace of us in its environment
+        os.execvpe("sleep", ["sleep", "LONG"], {})     # without a trace of us in its environment
     os._exit(0)
 os.wait()
 if os.fork() == 0:
@@ -60,7 +62,7 @@ if os.fork() == 0:
     time.sleep(1000)
 print("up", flush=True)
 time.sleep(1000)
-"""
+""".replace("LONG", LONG)
 
 
 class WarmGang(Gang):
@@ -123,7 +125,7 @@ def warm(tmp_path: Path, cache: Path, nursery: Nursery) -> Iterator[Callable[...
 
 
 def sleepers() -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "2345.6"]]
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", LONG]]
 
 
 def with_data(job: Gang) -> Gang:

@@ -14,10 +14,10 @@ from shoal.agent import neighbours
 from shoal.agent.giver import Giver, Shelf
 from shoal.agent.inputs import Chunks, fetch_mount
 from shoal.agent.link import Link
-from shoal.agent.main import free_port
 from shoal.agent.neighbours import SIZE, Neighbours, chosen, exactly, proof, split
 from shoal.agent.wire import Launch, Mount
 from shoal.agent.wire import Neighbours as Told
+from shoal.core.ports import free_port
 from shoal.store.hashing import chunk_hash
 from shoal.store.manifest import chunk_hashes, dump_manifest, manifest_id
 from shoal.store.pack import PackedTree, pack_tree

@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 
-from shoal.agent.main import free_port
 from shoal.core.errors import MissingExtra, Refused, TimedOut, Unreachable
+from shoal.core.ports import free_port
 from shoal.core.private import write_private
 from shoal.core.settings import Layout
 from shoal.engines.identity import holder
