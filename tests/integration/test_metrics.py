@@ -13,6 +13,7 @@ import pytest
 
 from shoal.testing.engines import eventually
 
+PRELOADS = False
 # Writes what the SDK writes. Rank 0 saves a checkpoint at step 100; the first attempt goes on until it is killed.
 WRITER = """
 import json, os, sys, time
