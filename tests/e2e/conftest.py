@@ -39,7 +39,7 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One for a file of tests: empty when they start."""
-    with live_server(tmp_path_factory.mktemp("server") / "home") as server:
+    with live_server(tmp_path_factory.mktemp("server") / "home", warm=False) as server:
         yield server
 
 
@@ -49,7 +49,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     home = tmp_path_factory.mktemp("filled") / "home"
     home.mkdir()
     made = fill(home)
-    with live_server(home) as server, server.client() as client:
+    with live_server(home, warm=False) as server, server.client() as client:
         made.base = client.url
         yield made
 

@@ -24,7 +24,7 @@ from shoal.core.artifacts import Manifest
 from shoal.core.bugs import BugCommit
 from shoal.core.checkpoints import CheckpointFacts, CheckpointPush
 from shoal.core.datasets import DatasetBegin
-from shoal.core.people import ProfileChange, Role, SecretSet
+from shoal.core.people import ProfileChange, Role, SecretSet, WorkspaceInvite
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.core.swarm_views import InvitationCreate
@@ -35,7 +35,7 @@ from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.models.people import User, Workspace
 from shoal.server.models.sweeps import Sweep
 from shoal.server.run import open_context
-from shoal.server.services import bugs, checkpoints, datasets, people, secrets, swarm_invitations
+from shoal.server.services import bugs, checkpoints, datasets, people, secrets, swarm_invitations, workspace_invitations
 from shoal.server.services.people import start_session
 from shoal.testing.server import Person, add_key, add_member, add_person, make_context
 
@@ -56,6 +56,8 @@ class Filled:
     """The hostile one."""
     join: str = ""
     """The token of an invitation to the other."""
+    invite: str = ""
+    """The path of an invitation to the workspace as people have them."""
     base: str = ""
     """Set once a server runs."""
 
@@ -105,6 +107,7 @@ def _usual(ctx: Context, me: Person, made: Filled) -> None:
     add_sweep(ctx, me, "lr-and-width", trials=60, job_id=made.jobs["baseline"])
     add_swarm(ctx, me, "reef", rounds=60, state="stopped", reason="stopped by me@example.org", public=True)
     made.join = swarm_invitations.create(ctx, me.access(), "reef", InvitationCreate()).token
+    made.invite = workspace_invitations.create(ctx, me.access(), WorkspaceInvite()).path
     for step in (100, 200, 300):
         _checkpoint(ctx, me, f"step-{step}", step, job=(made.jobs["baseline"], "baseline"))
     waits = Run(ctx, me, "waits", **given)

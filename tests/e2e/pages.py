@@ -49,6 +49,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "sweep": ("/w/{workspace}/sweeps/{sweep}", f"{w}/sweeps/lr-and-width?order=result"),
         "new-sweep": ("/w/{workspace}/sweeps/new", f"{w}/sweeps/new?job=baseline"),
         "join": ("/join/{token}", f"/join/{filled.join}"),
+        "invite": ("/invite/{code}", filled.invite),
         "swarms": ("/w/{workspace}/swarms", f"{w}/swarms"),
         "swarm": ("/w/{workspace}/swarms/{swarm}", f"{w}/swarms/reef"),
         "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),

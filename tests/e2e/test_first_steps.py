@@ -14,7 +14,7 @@ WAIT_MS = 60_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("server") / "home", preflight=True) as server:
+    with live_server(tmp_path_factory.mktemp("server") / "home", preflight=True, warm=False) as server:
         yield server
 
 

@@ -37,7 +37,7 @@ def server(tmp_path):
     soon = update(Lease).values(expires_at=utcnow() + timedelta(minutes=50))
     ctx.db.write(lambda session: session.execute(soon) and None)
     ctx.db.close()
-    with live_server(home, slots=1) as server:
+    with live_server(home, slots=1, warm=False) as server:
         yield server
 
 

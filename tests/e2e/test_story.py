@@ -11,7 +11,7 @@ from hands import drop
 from playwright.sync_api import expect
 from watched import Watched
 
-from shoal.testing.live import LiveServer
+from shoal.testing.live import live_server
 from shoal.testing.patience import patient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -42,14 +42,9 @@ MAIL, PASSWORD = "ada@example.org", "long enough, this"
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """A server of several people: nobody has an account yet."""
-    server = LiveServer(tmp_path_factory.mktemp("shared") / "home")
-    server.layout.server_dir.mkdir(parents=True)
-    (server.layout.server_dir / "settings.toml").write_text("shared = true\n")
-    try:
-        server.start()
+    home = tmp_path_factory.mktemp("shared") / "home"
+    with live_server(home, preflight=True, warm=False, shared=True) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")

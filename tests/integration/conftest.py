@@ -10,16 +10,17 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """One real server for a file of tests."""
-    with live_server(tmp_path_factory.mktemp("home"), slots=4) as server:
+def server(request, tmp_path_factory):
+    """One real server for a file of tests; it preloads torch unless the file says `PRELOADS = False`."""
+    warm = getattr(request.module, "PRELOADS", True)
+    with live_server(tmp_path_factory.mktemp("home"), slots=4, warm=warm) as server:
         yield server
 
 
 @pytest.fixture
-def own_server(tmp_path):
+def own_server(request, tmp_path):
     """A server of the test's own, to be killed."""
-    with live_server(tmp_path / "home", slots=4) as server:
+    with live_server(tmp_path / "home", slots=4, warm=getattr(request.module, "PRELOADS", True)) as server:
         yield server
 
 

@@ -11,6 +11,7 @@ import torch._dynamo
 import transformers.trainer  # noqa: F401
 
 from shoal.preflight import launch
+from shoal.testing.patience import patient
 
 
 def run(folder: Path) -> None:
@@ -26,7 +27,7 @@ def run(folder: Path) -> None:
     asked = {
         "report": str(folder / "report.json"),
         "output": str(folder / "output"),
-        "limit_s": 60,
+        "limit_s": patient(60),
         "spare_s": 1.5,
         **case["asked"],
     }

@@ -12,6 +12,7 @@ from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
+PRELOADS = False
 
 TRAIN = """
 import os, sys

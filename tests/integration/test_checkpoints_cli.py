@@ -13,6 +13,7 @@ import pytest
 
 from shoal.client.local import owner_key, running_server
 
+PRELOADS = False
 # Saves every tenth step, and goes on from what it is given. Without an argument it ends; `hang` waits at step 20.
 SCRIPT = """
 import json, os, sys, time

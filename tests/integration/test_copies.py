@@ -9,6 +9,7 @@ from shoal.client.local import read_record
 from shoal.testing.engines import eventually
 from shoal.testing.live import LiveServer
 
+PRELOADS = False
 WAITS = "import time; print('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 

@@ -19,6 +19,8 @@ from slow_line import slow_line
 from shoal.client.local import owner_key, running_server
 from shoal.testing.patience import patient
 
+PRELOADS = False
+
 
 def content(root):
     return {str(p.relative_to(root)): p.read_bytes() for p in Path(root).rglob("*") if p.is_file()}

@@ -14,8 +14,10 @@ import pytest
 from shoal.core.settings import Layout
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
+from shoal.testing.patience import patient
 
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
+SHORT_JOBS = 16 if ROUNDS == 1 else 50
 COUNTING = """
 import sys, time
 total = int(sys.argv[1])
@@ -52,12 +54,8 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("faults"), slots=4) as server:
-        server.cli("workspace", "list")
-        path = server.layout.settings_file
-        server.stop()
-        path.write_text(path.read_text() + "stop_grace_s = 1.0\n")
-        yield server.start()
+    with live_server(tmp_path_factory.mktemp("faults"), slots=4, warm=False, stop_grace_s=1.0) as server:
+        yield server
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
@@ -116,7 +114,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
         "queued", "starting", "running", "attempt_ended", "succeeded",
     ]  # fmt: skip
     noticed = next(e.at.timestamp() for e in view.events if e.kind == "worker_failed")
-    assert noticed - killed_at <= 2.0
+    assert noticed - killed_at <= patient(2.0)
     first, second = view.attempt_list
     assert "rank 3 on node 1" in first.reason
     assert "SIGKILL" in first.reason
@@ -186,15 +184,15 @@ def test_two_commands_at_once_start_one_server(tmp_path, server):
         assert len([p for p in fresh.processes() if "shoal.server" in " ".join(p.cmdline())]) == 1
 
 
-def test_fifty_short_jobs_run_in_order_and_no_slot_is_used_twice(server, code):
+def test_many_short_jobs_run_in_order_and_no_slot_is_used_twice(server, code):
     folder = code({"train.py": "import time; time.sleep(1)"})
     server.cli("training", "run", "short", "--dir", str(folder), "-f", "--", "train.py")
     with server.client() as client:
         spec = client.jobs.get("short").spec
-        for i in range(50):
+        for i in range(SHORT_JOBS):
             client.jobs.create(spec.model_copy(update={"name": f"short-{i}"}))
-        server.wait_for("short-49", lambda j: j.status.is_terminal, "the last one ends", 240)
-        views = [client.jobs.get(f"short-{i}") for i in range(50)]
+        server.wait_for(f"short-{SHORT_JOBS - 1}", lambda j: j.status.is_terminal, "the last one ends", 240)
+        views = [client.jobs.get(f"short-{i}") for i in range(SHORT_JOBS)]
     assert {v.status.value for v in views} == {"succeeded"}
     spans = []
     for view in views:

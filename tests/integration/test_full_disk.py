@@ -12,6 +12,7 @@ from shoal.core.errors import StorageFull
 from shoal.server.db import Database
 from shoal.server.reserve import Reserve
 from shoal.testing.live import live_server
+from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 
@@ -27,7 +28,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_refuses_new_work_and_recovers_by_itself(small_disk, code):
     folder = code({"train.py": "print('ran')", "data.bin": "x" * 300_000})
-    with live_server(small_disk / "home") as server:
+    with live_server(small_disk / "home", warm=False) as server:
         server.cli("training", "run", "before", "--dir", str(folder), "-f", "--", "train.py")
         filler = small_disk / "filler"
         with filler.open("wb", buffering=0) as file:  # what a buffer still holds would fail again when it is closed
@@ -62,9 +63,9 @@ with open("filler", "wb", buffering=0) as file:
 
 def test_a_job_that_fills_the_disk_is_named_and_can_be_stopped_and_deleted(small_disk, code):
     folder = code({"train.py": _FILLS_THE_DISK})
-    with live_server(small_disk / "home") as server:
+    with live_server(small_disk / "home", warm=False) as server:
         server.cli("training", "run", "hog", "--dir", str(folder), "--", "train.py")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + patient(120)
         while "disk" not in [p["name"] for p in server.json("server", "status")["problems"]]:
             assert time.monotonic() < deadline, server.json("training", "inspect", "hog")
             time.sleep(0.2)
@@ -79,7 +80,7 @@ def test_a_job_that_fills_the_disk_is_named_and_can_be_stopped_and_deleted(small
         server.cli("training", "delete", "hog", "--yes")
         assert server.json("training", "list") == []
         (folder / "train.py").write_text("print('ran')")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + patient(120)
         while server.json("server", "status")["problems"]:
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -120,7 +121,7 @@ def test_the_reserve_lets_essential_writes_through_and_comes_back_with_room(smal
         with pytest.raises(StorageFull):
             database.write(insert(5002, 10))
         (small_disk / "filler").unlink()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patient(60)
         while not reserve.is_held:
             assert time.monotonic() < deadline
             with suppress(StorageFull):

@@ -5,14 +5,18 @@ import re
 
 import pytest
 
+PRELOADS = False
 ALL_REDUCE = """
-import os, torch, torch.distributed as dist
+import os
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-total = torch.tensor([float(rank + 1)])
+total = rank + 1
 if world > 1:
+    import torch, torch.distributed as dist
     dist.init_process_group("gloo")
-    dist.all_reduce(total)
-print(f"rank {rank} of {world} local {os.environ.get('LOCAL_RANK', 0)} node {os.environ.get('GROUP_RANK', 0)} sum {total.item():.0f}", flush=True)
+    sent = torch.tensor([float(total)])
+    dist.all_reduce(sent)
+    total = int(sent)
+print(f"rank {rank} of {world} local {os.environ.get('LOCAL_RANK', 0)} node {os.environ.get('GROUP_RANK', 0)} sum {total}", flush=True)
 if world > 1:
     dist.destroy_process_group()
 """

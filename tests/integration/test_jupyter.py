@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from shoal.core.people import Role
-from shoal.core.settings import Layout, ServerSettings
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
 from shoal.testing.patience import patient
@@ -25,8 +24,7 @@ websocket = pytest.importorskip("websocket", reason="needs websocket-client")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    ServerSettings(preflight_after_h=0.0, sign_up=True).save(Layout(home))
-    with live_server(home, slots=2) as server:
+    with live_server(home, slots=2, warm=False, sign_up=True) as server:
         yield server
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from shoal.testing.engines import eventually
 
+PRELOADS = False
 # Writes what the SDK writes. Rank 0 saves a checkpoint at step 100; the first attempt goes on until it is killed.
 WRITER = """
 import json, os, sys, time
-total, spool, rank = int(sys.argv[1]), os.environ["SHOAL_SPOOL"], int(os.environ["RANK"])
+total, spool, rank = int(sys.argv[1]), os.environ["SHOAL_SPOOL"], int(os.environ.get("RANK", 0))
 attempt, resume = int(os.environ["SHOAL_ATTEMPT"]), os.environ.get("SHOAL_RESUME_FROM")
 fd, lines = os.open(f"{spool}/rank-{rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 0
 def write(kind, **fields):

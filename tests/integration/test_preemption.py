@@ -42,7 +42,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 
 @pytest.fixture
 def server(tmp_path):
-    with live_server(tmp_path / "home", slots=2) as server:
+    with live_server(tmp_path / "home", slots=2, warm=False) as server:
         yield server
 
 

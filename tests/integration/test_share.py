@@ -31,7 +31,7 @@ PNG = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("share") / "home", slots=1) as server:
+    with live_server(tmp_path_factory.mktemp("share") / "home", slots=1, warm=False) as server:
         yield server
 
 

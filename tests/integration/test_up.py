@@ -2,6 +2,8 @@
 
 from shoal.client.local import read_record
 
+PRELOADS = False
+
 
 def test_more_slots_restart_the_server_and_running_jobs_go_on(own_server, code):
     server = own_server

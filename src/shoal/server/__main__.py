@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def main() -> int:
         settings = ServerSettings.load(layout, **given)
         if any(value is not None for value in given.values()):
             settings.save(layout)
+        gc.disable()  # what is imported stays; `run` enables it again when the server is ready
         from shoal.server.run import run
 
         return run(layout, settings, take_over=args.take_over, new_secret_key=args.new_secret_key)

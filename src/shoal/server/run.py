@@ -98,6 +98,7 @@ def run(layout: Layout, settings: ServerSettings, *, take_over: bool = False, ne
             signal.signal(signum, lambda *_: None)
         # What is loaded now stays: looking through it for garbage again and again costs a third of taking metrics in.
         gc.freeze()
+        gc.enable()
         try:
             server.run(sockets=[listener])
         finally:

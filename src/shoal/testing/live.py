@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ import psutil
 from shoal.client import Client
 from shoal.client.local import owner_key, read_record, running_server, start_server, stop_server
 from shoal.core.settings import Layout, ServerSettings
+from shoal.testing import server_forks
+from shoal.testing.cli import run_cli
 from shoal.testing.patience import patient
 
 _WAIT_S = 60.0
@@ -25,16 +26,34 @@ _WAIT_S = 60.0
 class LiveServer:
     """Everything it starts carries SHOAL_HOME=<its home> in the environment, which is how leftovers are found."""
 
-    def __init__(self, home: Path, *, slots: int = 4, store: str | None = None, preflight: bool = False):
-        """`preflight`: whether jobs that should have one are tried before they are submitted."""
-        self.home, self.slots, self.store, self.preflight = home, slots, store, preflight
+    def __init__(
+        self,
+        home: Path,
+        *,
+        slots: int = 4,
+        store: str | None = None,
+        preflight: bool = False,
+        warm: bool = True,
+        **settings: Any,
+    ):
+        """`preflight`: whether jobs that should have one are tried before they are submitted.
+
+        `warm`: whether the server may preload torch for its jobs, which takes six seconds of a processor; without it each
+        agent starts by its command line. `settings`: further ones of the server, for its first start.
+        """
+        self.home, self.slots, self.store = home, slots, store
+        self.settings = {"warm": warm, **({} if preflight else {"preflight_after_h": 0.0}), **settings}
         self.layout = Layout(home)
 
     def start(self) -> LiveServer:
         store = ["--store", self.store] if self.store else []
-        if not self.preflight and not self.layout.settings_file.exists():
-            ServerSettings(preflight_after_h=0.0).save(self.layout)
-        start_server(self.layout, ["--slots", str(self.slots), *store])
+        if not self.layout.settings_file.exists():
+            ServerSettings(**self.settings).save(self.layout)
+        arguments = ["--slots", str(self.slots), *store]
+        if server_forks.can_fork():
+            server_forks.start_forked(self.layout, arguments)
+        else:
+            start_server(self.layout, arguments)
         return self
 
     def stop(self) -> None:
@@ -65,19 +84,14 @@ class LiveServer:
         check: int | None = 0,
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
+        process: bool = False,
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `shoal ARGS` as a person would; fails unless it exits with `check` (None: any)."""
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal.cli", *args],
-            cwd=cwd or self.home,
-            env=self.env() | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=patient(options.pop("timeout", 240)),
-            check=False,
-            **options,
-        )
+        """Run `shoal ARGS` as a person would; fails unless it exits with `check` (None: any).
+
+        `process`: in a process of its own, where that is the subject; otherwise only commands that start the user's code.
+        """
+        done = run_cli(args, cwd=cwd or self.home, env=self.env() | (env or {}), process=process, **options)
         if check is not None and done.returncode != check:
             raise AssertionError(
                 f"shoal {' '.join(args)} exited with {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"
@@ -111,7 +125,7 @@ class LiveServer:
                     raise AssertionError(
                         f"job {job}: {what or 'condition'} not met; it is {view.model_dump_json(indent=1)}"
                     )
-                time.sleep(0.05)
+                time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
         """Every process that belongs to this home, but for ourselves."""
@@ -148,11 +162,10 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(
-    home: Path, *, slots: int = 4, store: str | None = None, preflight: bool = False
-) -> Iterator[LiveServer]:
+def live_server(home: Path, **options: Any) -> Iterator[LiveServer]:
+    """Run a server until the end of the block; the options are those of `LiveServer`."""
     home.mkdir(parents=True, exist_ok=True)
-    server = LiveServer(home, slots=slots, store=store, preflight=preflight)
+    server = LiveServer(home, **options)
     try:
         yield server.start()
     finally:
