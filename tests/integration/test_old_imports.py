@@ -1,5 +1,6 @@
 """Scripts written for hivemind and pydantic of 2023 import what they always did, in an interpreter of their own."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import pytest
 
 from shoal.testing.patience import patient
 
-pytest.importorskip("hivemind")
-pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("hivemind") is None, reason="needs the extra 'swarm'"),
+]
 
 SCHEMAS = """
 from typing import Dict
