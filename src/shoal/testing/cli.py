@@ -72,7 +72,7 @@ def _needs_process(args: Sequence[str]) -> bool:
 def _place(stdin: IO[str], cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
     before, here, read = dict(os.environ), Path.cwd(), sys.stdin
     try:
-        sys.stdin = stdin  # type: ignore[assignment]
+        sys.stdin = stdin
         os.chdir(cwd)
         _set(env)
         yield
