@@ -43,9 +43,9 @@ def expected(nodeids: Iterable[str], seconds: Mapping[str, int], unknown: int = 
 
 def make_scheduler(config: Any, log: Any) -> Any:
     """Return the scheduler for `pytest_xdist_make_scheduler`."""
-    from xdist.scheduler.loadscope import LoadScopeScheduling
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    class GroupScheduling(LoadScopeScheduling):
+    class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 

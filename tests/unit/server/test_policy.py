@@ -10,6 +10,7 @@ from shoal.core.people import Role, Scope
 from shoal.server import app as app_module
 from shoal.server.app import create_app
 from shoal.server.policy import Anyone, Reader, Viewer, check_app
+from shoal.server.routers import api_router
 from shoal.testing.server import AppClient, add_key, add_member
 
 
@@ -68,7 +69,7 @@ def test_routes_that_cannot_have_a_policy_stop_the_app(kind, tmp_path):
 
 
 def test_create_app_itself_refuses_a_router_with_an_open_route(ctx, monkeypatch):
-    router = APIRouter()
+    router = api_router(tags=["open"])
     router.get("/open")(lambda: 1)
     monkeypatch.setattr(app_module.health, "router", router)
     with pytest.raises(RuntimeError, match="/api/v1/open"):
