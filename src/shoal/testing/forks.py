@@ -127,7 +127,7 @@ class _Mother:
             else:
                 env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
                 argv, env = guise.roomy([sys.executable, "-u", "-c", _PROGRAM, *modules], env)
-                self._process = subprocess.Popen(argv, stdin=theirs, env=env)
+                self._process = subprocess.Popen(argv, stdin=theirs.fileno(), env=env)
                 self.pid = self._process.pid
         if "pytest" in sys.modules:
             from shoal.testing import leaks
@@ -201,11 +201,11 @@ def _requests(control: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
     while True:
-        ready = select.select([control, wake_r], [], [])[0]
+        ready = select.select([control.fileno(), wake_r], [], [])[0]
         if wake_r in ready:
             os.read(wake_r, 4096)
             _reap(running)
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         data, fds, _, _ = socket.recv_fds(control, _LONGEST, 4)
         if not data:
