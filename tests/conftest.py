@@ -82,19 +82,34 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the files with real processes that take longest start first.
-
-    hivemind has torch share memory by files, for which a loader whose workers are killed aborts the process that reads from them.
-    """
-    shared = sys.modules.get("torch.multiprocessing")
-    if shared is not None and "file_descriptor" in shared.get_all_sharing_strategies():
-        shared.set_sharing_strategy("file_descriptor")
+    """Have the files with real processes that take longest start first."""
     if not any(item.get_closest_marker("fast") for item in items):
         known = json.loads(DURATIONS.read_text(encoding="utf-8"))
         groups = expected((item.nodeid for item in items), known)
         items.sort(
             key=lambda item: (-groups[group_of(item.nodeid)], group_of(item.nodeid))
         )  # the order within a file stays
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _share_memory_by_descriptors()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    _share_memory_by_descriptors()  # a fixture may have imported hivemind
+
+
+def _share_memory_by_descriptors() -> None:
+    """Undo what importing hivemind does to torch.
+
+    It has torch share memory by files. A loader whose workers are killed then aborts the process that reads from them, and a
+    helper process of torch stays.
+    """
+    shared = sys.modules.get("torch.multiprocessing")
+    if shared is not None and shared.get_sharing_strategy() != "file_descriptor":
+        shared.set_sharing_strategy("file_descriptor")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
