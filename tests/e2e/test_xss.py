@@ -132,7 +132,7 @@ def test_what_is_typed_and_what_is_in_the_address_is_text(page, filled):
         page.goto(base + address)
         assert page.locator("h1").count() == 1, address
     page.goto(f"{base}{w}/members")
-    page.get_by_label("E-mail").fill("a@b")
+    page.get_by_label("E-mail of their account").fill("a@b")
     page.goto(f"{base}{w}/secrets")
     page.get_by_label("Name", exact=True).fill(HOSTILE)
     page.get_by_label("Value").fill(HOSTILE)
