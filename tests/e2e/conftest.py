@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from shoal.client.local import running_server
+from shoal.testing import leaks
 from shoal.testing.live import LiveServer, live_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit/server"))  # for web_run: jobs and what agents tell of them
@@ -50,6 +52,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     home.mkdir()
     made = fill(home)
     with live_server(home, warm=False) as server, server.client() as client:
+        leaks.keep(running_server(server.layout).pid)
         made.base = client.url
         yield made
 
