@@ -11,7 +11,6 @@ import time
 from datetime import datetime
 
 import pytest
-from cli_here import cli, cli_json
 from lease_guests import (
     Guest,
     asked,
@@ -59,7 +58,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guest(server, keys):  # noqa: F811
-    lease = cli_json(server, "machine", "rent", "--name", "box", "--time", "1h", "--ssh-key", str(keys / "mine.pub"))
+    lease = server.json("machine", "rent", "--name", "box", "--time", "1h", "--ssh-key", str(keys / "mine.pub"))
     assert lease["status"] == "running" and lease["sandbox"]
     return Guest(lease, keys / "mine", keys)
 
@@ -140,10 +139,10 @@ def test_a_jump_reaches_the_lease_itself_by_its_own_host_key(guest):
 def test_without_a_key_the_cli_gets_in_by_a_certificate_and_copies_too(server, guest, tmp_path):
     assert server.cli("machine", "ssh", "box", "--", "echo certified; exit 5", check=5).stdout == "certified\n"
     (tmp_path / "note").write_text("by hand")
-    cli(server, "machine", "cp", str(tmp_path / "note"), "box:note")
-    cli(server, "machine", "cp", "box:note", str(tmp_path / "back"))
+    server.cli("machine", "cp", str(tmp_path / "note"), "box:note")
+    server.cli("machine", "cp", "box:note", str(tmp_path / "back"))
     assert (tmp_path / "back").read_text() == "by hand"
-    listed = cli_json(server, "machine", "list")
+    listed = server.json("machine", "list")
     assert [lease["name"] for lease in listed["leases"]] == ["box"] and listed["machines"][0]["slots_free"] == 3
 
 
@@ -242,8 +241,8 @@ def test_a_lease_whose_agent_is_lost_is_offline_and_can_be_restarted(server, gue
     eventually(lambda: lease_of(server, "box")["status"] == "offline")
     offline = lease_of(server, "box")
     assert offline["reason"] and offline["expires_at"] == guest.lease["expires_at"]
-    assert "machine restart box" in cli(server, "machine", "ssh", "box", "--", "true", check=4).stderr
-    cli(server, "machine", "restart", "box")
+    assert "machine restart box" in server.cli("machine", "ssh", "box", "--", "true", check=4).stderr
+    server.cli("machine", "restart", "box")
     assert guest.ssh("cat kept").stdout == b"kept\n", "where its files are"
     release(server, "box")
     assert guest.ssh("true", check=255)

@@ -13,7 +13,6 @@ from unittest import mock
 
 import psutil
 import pytest
-from cli_here import cli, cli_json
 from marks import takes_minutes
 
 from shoal.core.invitations import split_link, unseal
@@ -65,10 +64,10 @@ def link(server, tmp_path_factory):
     (folder / "peer.py").write_text(SCRIPT)
     (folder / "words").mkdir()
     (folder / "words" / "a.txt").write_text("aardvark")
-    cli(server, "dataset", "push", "words", "--file", str(folder / "words"))
+    server.cli("dataset", "push", "words", "--file", str(folder / "words"))
     entry = "peer.py --steps 100000 --batch-size 8".split()
     words = ("--dir", str(folder), "--dataset", "words", *TERMS, "--json", "--", *entry)
-    return json.loads(cli(server, "swarm", "create", "reef", *words).stdout)["link"]
+    return json.loads(server.cli("swarm", "create", "reef", *words).stdout)["link"]
 
 
 def until(server, name, condition, timeout_s=120):
@@ -115,7 +114,7 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     assert len(tickets) == 2 and tickets[0] == tickets[1], "it did not come back as the same peer"
     assert tickets[0]["initial_peers"] and tickets[0]["mode"] == "local-steps"
     assert "sees None None aardvark\n" in joined.lines
-    [peer] = cli_json(server, "swarm", "peers", "reef")
+    [peer] = server.json("swarm", "peers", "reef")
     assert (peer["id"], peer["name"]) == (tickets[0]["peer"], "laptop")
     below = joined.below()
     assert len(below) >= 3
@@ -123,7 +122,7 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     code, said = joined.end()
     assert code == 0 and "Left swarm 'reef'" in said
     assert not psutil.wait_procs(below, timeout=patient(10))[1], "something of it lives"
-    assert cli_json(server, "swarm", "peers", "reef")[0]["state"] == "left"
+    assert server.json("swarm", "peers", "reef")[0]["state"] == "left"
     home = server.home / "swarms" / "joined" / tickets[0]["peer"]
     assert [path.name for path in home.iterdir()] == ["run"], "keys or code are left"
 
@@ -138,41 +137,41 @@ def test_a_peer_trains_comes_back_and_leaves_nothing_behind(server, link):
     ids=["cut off", "not one", "no server"],
 )
 def test_a_bad_link_is_one_line_and_what_to_do(server, link, change, code, text):
-    said = cli(server, "swarm", "join", change(link), check=code).stderr
+    said = server.cli("swarm", "join", change(link), check=code).stderr
     assert text in said and "hint:" in said and "Traceback" not in said
 
 
 def test_a_clock_an_hour_off_is_named(server, link):
     """This machine's, set back for the command."""
-    fresh, real = cli_json(server, "swarm", "invite", "reef")["link"], time.time
+    fresh, real = server.json("swarm", "invite", "reef")["link"], time.time
     with mock.patch("time.time", lambda: real() - 3600):
-        said = cli(server, "swarm", "join", fresh, check=4).stderr
+        said = server.cli("swarm", "join", fresh, check=4).stderr
     assert "3600 s behind the server's" in said and "timedatectl" in said
 
 
 def test_a_link_that_has_expired_is_named(server, link):
-    short = cli_json(server, "swarm", "invite", "reef", "--expires", "1s")["link"]
+    short = server.json("swarm", "invite", "reef", "--expires", "1s")["link"]
     ends = unseal(split_link(short)[1]).expires_at
     eventually(lambda: time.time() > ends, 20)
-    said = cli(server, "swarm", "join", short, check=5).stderr
+    said = server.cli("swarm", "join", short, check=5).stderr
     assert "This link has expired" in said and "hint:" in said and "Traceback" not in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_disk_without_room_is_named(server, link, tmp_path):
-    fresh = cli_json(server, "swarm", "invite", "reef")["link"]
+    fresh = server.json("swarm", "invite", "reef")["link"]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)], check=True)
     try:
-        said = cli(server, "swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
+        said = server.cli("swarm", "join", fresh, "--dir", str(tmp_path / "peer"), check=4).stderr
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
     assert "Only 32.0 MiB are free on the disk of" in said and "--dir" in said and "Traceback" not in said
 
 
 def test_the_doctor_looks_at_everything(server, link):
-    fresh = cli_json(server, "swarm", "invite", "reef", "--expires", "1h")["link"]
+    fresh = server.json("swarm", "invite", "reef", "--expires", "1h")["link"]
     until(server, "reef", lambda swarm: swarm.keeper.addresses)
-    found = {row["what"]: row for row in cli_json(server, "swarm", "doctor", fresh)}
+    found = {row["what"]: row for row in server.json("swarm", "doctor", fresh)}
     assert set(found) == {"swarm", "shoal", "torch", "hivemind", "numpy", "clock", "disk", "route", "tcp", "reach"}
     assert not any(row["fatal"] for row in found.values())
 
@@ -192,29 +191,29 @@ def test_everyone_is_killed_and_a_resume_goes_on_from_the_last_checkpoint_with_t
     with server.client() as client:
         kept = client.swarms.checkpoints("reef")[-1]
     before = json.loads(bad.lines[-3].partition(" ")[2])["run_id"]
-    resumed = cli_json(server, "swarm", "resume", "reef", "--force")
+    resumed = server.json("swarm", "resume", "reef", "--force")
     assert resumed["run_id"] != swarm.run_id and resumed["checkpoint"] == kept.name
     after = json.loads(bad.until("ticket").partition(" ")[2])
     assert after["run_id"] != before and after["initial_peers"], "it was not brought over"
     bad.until("trains")
     second = Joined(server, resumed["link"], "trainer-2")
-    cli(server, "swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
+    server.cli("swarm", "kick", "reef", "bad", "--reason", "sends noise", "--revoke")
     code, said = bad.end()
     assert code == 5 and "This peer was sent away: sends noise" in said
-    refused = cli(server, "swarm", "join", link, check=5)
+    refused = server.cli("swarm", "join", link, check=5)
     assert "revoked" in refused.stderr and "shoal swarm invite" in refused.stderr
     swarm = until(server, "reef", lambda swarm: swarm.peers and swarm.performance)
     assert swarm.round >= kept.step, "it began anew"
     swarm = until(server, "reef", lambda swarm: swarm.round > kept.step + 1)
     assert swarm.loss < 2 * kept.train_loss
-    cli(server, "swarm", "stop", "reef")
+    server.cli("swarm", "stop", "reef")
     code, said = second.end()
     assert code == 0 and "The swarm has stopped" in said
 
 
 @takes_minutes
 def test_stopping_ends_the_keeper(server, link):
-    cli(server, "swarm", "stop", "reef")
+    server.cli("swarm", "stop", "reef")
     until(server, "reef", lambda swarm: swarm.keeper.pid is None)
     left = [p for p in server.processes() if str(server.home / "swarms") in p.environ().get("SHOAL_NODE_DIR", "")]
     assert not left

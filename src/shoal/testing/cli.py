@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from shoal.testing.patience import patient
 
-_OWN_PROCESS = frozenset({"attach", "replay", "run", "ssh", "verify-resume"})
+_OWN_PROCESS = frozenset({"attach", "cp", "replay", "run", "shell", "ssh", "verify-resume"})
 """Commands that run the user's code, or hand their terminal over, and so need a process of their own."""
 
 
