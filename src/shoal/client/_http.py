@@ -118,7 +118,8 @@ class Http:
                 if pause_s is None or not self._worth_another_try(error):
                     raise self.unreachable(error) from error
             except httpx.TimeoutException as error:
-                raise TimedOut(f"{self.url} did not answer within {timeout_s:.0f} seconds.") from error
+                message = f"{self.url} did not answer within {timeout_s:.0f} seconds."
+                raise TimedOut(message, hint=self._if_slow) from error
             except httpx.TransportError as error:
                 may_have_happened = True
                 if pause_s is None or not repeatable:
@@ -195,7 +196,18 @@ class Http:
         self.url = check_url(found)
         return True
 
+    @property
+    def _if_slow(self) -> str:
+        return (
+            "It may be busy: shoal server status" if is_loopback(self.url) else "It may be busy, or the network slow."
+        )
+
     def unreachable(self, error: Exception) -> Unreachable:
+        """Return the error for a call that got no answer; a server that is only slow is not said to be down."""
+        # Nothing but a busy server makes loopback slow to connect; elsewhere the address may be wrong.
+        is_elsewhere = isinstance(error, httpx.ConnectTimeout) and not is_loopback(self.url)
+        if isinstance(error, httpx.TimeoutException) and not is_elsewhere:
+            return Unreachable(f"The server at {self.url} is slow to answer.", hint=self._if_slow)
         why = "is not known to the name service" if is_unknown_host(error) else "does not answer"
         hint = (
             "Start it: shoal server start"

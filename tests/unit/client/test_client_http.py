@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from stubserver import Stub, hang_up, reply
 
 from shoal.client._http import Http, segment
-from shoal.core.errors import Forbidden, Internal, InvalidName, NotFound, Refused, ShoalError, Unreachable
+from shoal.core.errors import Forbidden, Internal, InvalidName, NotFound, Refused, ShoalError, TimedOut, Unreachable
 from shoal.core.people import UserView, WorkspaceCreate
 
 USER = {"id": "usr_1", "email": "a@b", "name": "", "is_admin": True, "created_at": "2025-01-01T00:00:00Z"}
@@ -96,6 +98,24 @@ def test_a_refused_connection_is_tried_again_even_for_a_post(slept: list[float])
     http.close()
     assert slept == list(http.pauses_s)
     assert caught.value.hint == "Start it: shoal server start"
+
+
+@pytest.mark.parametrize("error", [httpx.ReadTimeout(""), httpx.ConnectTimeout("")])
+def test_a_server_that_is_only_slow_is_not_said_to_be_down(error: httpx.TimeoutException) -> None:
+    http = Http("http://127.0.0.1:9")
+    slow = http.unreachable(error)
+    http.close()
+    assert slow.message == "The server at http://127.0.0.1:9 is slow to answer."
+    assert slow.hint == "It may be busy: shoal server status"
+
+
+def test_a_call_that_takes_too_long_says_where_to_look(stub: Stub, http: Http) -> None:
+    over = threading.Event()
+    stub.will(lambda handler: over.wait(20))
+    with pytest.raises(TimedOut, match=r"did not answer within 0 seconds") as caught:
+        http.send("GET", "/health", timeout_s=0.05)
+    over.set()
+    assert caught.value.hint == "It may be busy: shoal server status"
 
 
 def test_an_unknown_host_is_not_tried_again(slept: list[float]) -> None:
