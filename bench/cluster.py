@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from shoal.engines.ray.daemon import ENVIRONMENT
 from shoal.engines.ray.head import Head
-from shoal.engines.ray.node import ENVIRONMENT
 from shoal.testing.hosts import Host, Lan, lan, missing
 from shoal.testing.live import LiveServer, live_server
 

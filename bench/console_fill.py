@@ -27,15 +27,19 @@ from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.core.states import JobState
 from shoal.core.sweeps import Axis, Between, SweepSpec
+from shoal.server.artifacts import checkpoints, chunks, datasets, media, sources
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Checkpoint
+from shoal.server.jobs import service as jobs
+from shoal.server.jobs import streams
+from shoal.server.jobs.events import move, tell
+from shoal.server.models.checkpoints import Checkpoint
 from shoal.server.models.jobs import Attempt, Job, Node, Segment
-from shoal.server.models.people import User, Workspace
 from shoal.server.models.sweeps import Sweep, Trial
+from shoal.server.models.users import User
+from shoal.server.models.workspaces import Workspace
 from shoal.server.policy import Access, AgentIdentity, Principal, hash_token
 from shoal.server.run import open_context
-from shoal.server.services import checkpoints, chunks, datasets, jobs, media, sources, streams, sweeps
-from shoal.server.services.events import move, tell
+from shoal.server.sweeps import service as sweeps
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 from shoal.testing.server import make_context

@@ -1,4 +1,4 @@
-"""What bench/console.py asks for: every page of the console by its route, and the charts' data."""
+"""Addresses that bench/console.py requests: every page of the console by its route, and the charts' data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ J = f"{W}/jobs/{BIG}"
 NOT_PAGES = {"/static/{path:path}", "/favicon.ico", "/enter/{code}", "/account", "/w/{workspace}"}
 """Files, redirects, and a link that works once."""
 ENDLESS = {"/live", "/w/{workspace}/jobs/{job}/logs/download"}
-"""What streams for as long as there is something to send: the time to the first byte is told."""
+"""Endless responses, of which the time to the first byte is measured."""
 
 
 def addresses(client: httpx.Client) -> dict[str, list[str]]:
-    """Every page of the console by its route, each with what it is asked for."""
+    """Return the route of every page of the console, with the addresses to request."""
     hit = client.get(f"{J}/logs/search", params={"q": ODD[:20]}).json()
     while hit["more"] and not hit["hits"]:
         hit = client.get(f"{J}/logs/search", params={"q": ODD[:20], "after": hit["cursor"]}).json()

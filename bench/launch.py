@@ -1,6 +1,6 @@
 """Submit → first line of user code, beside bare torchrun with the same script and two workers.
 
-    python bench/launch.py [--repeats 7]
+    python bench/launch.py [--repeats 7] [--sandbox S3]
 
 Both are timed from the start of their command line program to the moment the first worker runs its first
 statement, interleaved, medians compared. Target: at most 1.15 × torchrun.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shoal.testing.live import live_server
 
-SCRIPT = "import time; print('FIRST', time.time(), flush=True)\n"
+SCRIPT = "import os, time; os.write(1, b'FIRST %r\\n' % time.time())\n"  # in one piece: the other worker writes too
 
 
 def first_line(text: str) -> float:
@@ -51,8 +51,12 @@ def shoal(server, folder: Path, name: str, launcher: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
-    with tempfile.TemporaryDirectory() as root, live_server(Path(root) / "home", slots=4) as server:
+    parser.add_argument(
+        "--sandbox", default="", help="sandbox of the jobs (job_sandbox), such as S3 of a shared server"
+    )
+    options = parser.parse_args()
+    repeats, level = options.repeats, options.sandbox
+    with tempfile.TemporaryDirectory() as root, live_server(Path(root) / "home", slots=4, job_sandbox=level) as server:
         folder = Path(root) / "code"
         folder.mkdir()
         (folder / "train.py").write_text(SCRIPT)

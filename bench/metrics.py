@@ -84,7 +84,7 @@ def measure(work: Path, steps: int, names: int, senders: int) -> dict[str, float
 
 
 def server_cpu_s(server: LiveServer) -> float:
-    """On a busy machine the one figure that still says something."""
+    """Return the processor time of the server, the only figure that is meaningful on a busy machine."""
     record = read_record(server.layout)
     assert record is not None
     times = psutil.Process(record.pid).cpu_times()
@@ -92,7 +92,7 @@ def server_cpu_s(server: LiveServer) -> float:
 
 
 def make_jobs(server: LiveServer, client: Client, count: int, *, first: int = 0) -> list[tuple[str, str]]:
-    """(job, token of its agent): made by hand, since nothing is to run."""
+    """Create jobs whose nodes never run; return (job, token of its agent) for each."""
     from shoal.core.metrics import RunImport
 
     made = []
@@ -120,7 +120,7 @@ def make_jobs(server: LiveServer, client: Client, count: int, *, first: int = 0)
 
 
 def segments(steps: int, names: int) -> list[tuple[int, int, bytes]]:
-    """What an agent's spool gives for so many steps, made ahead so that only sending is measured."""
+    """Return segments as an agent sends them, made beforehand so that only sending is measured."""
     rng, compress, made = random.Random(0), zstandard.ZstdCompressor(level=3).compress, []
     for first in range(0, steps, BATCH_LINES):
         lines = []

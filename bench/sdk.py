@@ -1,4 +1,4 @@
-"""What logging and frameworks add to a training step: `python bench/sdk.py [--json] [--repeats 3] [--steps 1000]`.
+"""Time that logging and frameworks add to a training step: `python bench/sdk.py [--json] [--repeats 3] [--steps 1000]`.
 
 Every candidate runs a loop of steps that take about 0.2 ms (and 10 ms) in a fresh process, interleaved with the others;
 what it adds per step is its median step less the bare loop's of the same round. Only what is installed takes part.

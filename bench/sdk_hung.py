@@ -1,7 +1,7 @@
-"""Does training feel it when the server hangs? `python bench/sdk_hung.py [--spans 40]`
+"""Effect of a server that hangs on the speed of training: `python bench/sdk_hung.py [--spans 40]`
 
-A job logs every step of about 3 ms while its server is stopped (SIGSTOP) and let go on, by turns. A span with the server hung is
-compared with those right before and after it, as the machine's own moods last longer. Shown: how much slower steps were with
+A job logs every step of about 3 ms while its server is stopped (SIGSTOP) and continued in turns. A span with the server hung is
+compared with those right before and after it, because other changes of the machine's speed last longer. Shown: how much slower steps were with
 the server hung, as a median over spans with its standard error, and how long `run.finish` took with the server hung.
 """
 
@@ -22,7 +22,7 @@ from shoal.testing.live import LiveServer, live_server
 
 SPAN_S = 1.5
 SETTLE_S = 0.2
-"""At the beginning of a span, left out."""
+"""Beginning of each span that is not measured."""
 TRAIN = """
 import json, os, sys, time, torch, shoal
 torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""How soon search by asha (suggested by TPE, losers ended early) is as good as the whole grid: `python bench/search.py [--seeds 5] [--ranges]`.
+"""Share of a grid's work after which a search by asha (TPE with early stopping) is as good as the whole grid: `python bench/search.py [--seeds 5] [--ranges]`.
 
 Real trainings (bench/search_problems.py). First the grid, every point to its end; then the search among the same values, with the
-defaults a sweep has, four trials at a time taking turns. What is told is the share of the grid's training steps after which
-one of its trials had a loss as good as the best of the grid. Goal: a third, in the median of the seeds. With --ranges it is
-also searched in the ranges the values lie in, for comparison: there the grid's best point is one of endlessly many.
+defaults a sweep has, four trials at a time taking turns. The result is the share of the grid's training steps after which
+one of its trials had a loss as good as the best of the grid. Goal: a third, in the median of the seeds. With --ranges, the
+ranges that contain these values are searched too, for comparison: there the grid's best point is one of infinitely many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from search_problems import PROBLEMS, REPORTS, Problem, Values, train
 from shoal.core.jobs import JobSpec
 from shoal.core.sweeps import Axis, Between, Choice, SweepSpec, TrialState
 from shoal.tune.curve import Curve
-from shoal.tune.prune import Board, Rungs
+from shoal.tune.prune import RungResults, Rungs
 from shoal.tune.search import Searcher, Tried
 
 GOAL = 1 / 3
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     problem: str
     kind: str
     shares: list[float]
-    """Of the grid's steps, by seed."""
+    """Share of the grid's steps for each seed."""
 
     @property
     def median(self) -> float:
@@ -97,7 +97,7 @@ def best_of_grid(trainings: Trainings) -> float:
 
 
 def share_needed(trainings: Trainings, best: float, kind: str, seed: int, most: float = 0.5) -> float:
-    """Of the grid's steps, until a trial is as good as `best`; infinite if `most` of them were not enough."""
+    """Return the share of the grid's steps until a trial is as good as `best`; infinity if `most` of them are not enough."""
     problem = trainings.problem
     sweep = Sweep(SweepSpec(name="s", job=JOB, space=space(problem, kind), search="asha", trials=100_000, seed=seed))
     whole = problem.grid_size * REPORTS
@@ -110,11 +110,11 @@ def share_needed(trainings: Trainings, best: float, kind: str, seed: int, most: 
 
 
 class Sweep:
-    """As the server runs it, with trials that take turns."""
+    """Sweep as the server runs it, with trials that take turns."""
 
     def __init__(self, spec: SweepSpec):
         self._searcher = Searcher(spec)
-        self._board = Board(Rungs(spec.first_rung, spec.factor), spec.direction)
+        self._board = RungResults(Rungs(spec.first_rung, spec.factor), spec.direction)
         self._running: dict[int, Tried] = {}
         self._next = 0
 
@@ -137,7 +137,7 @@ class Sweep:
         return bool(self._running)
 
     def _heard(self, trial: Tried) -> None:
-        self._board.tell(trial.number, Curve.of(trial.values, "min"))
+        self._board.add(trial.number, Curve.of(trial.values, "min"))
         if len(trial.values) == REPORTS:
             self._over(trial, TrialState.DONE)
         else:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 REPORTS = 27
 STEPS = 10
-"""Between two reports."""
+"""Steps between two reports."""
 BATCH = 64
 Values = dict[str, float]
 

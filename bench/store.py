@@ -5,7 +5,7 @@
 Each thing is done `--rounds` times in turn with the others; the medians of its times and of its ratios to the `cp` and BLAKE3 of its
 own round are shown, as ratios count, not seconds (dvc and aws, the slow ones, are run once). `cp` does not wait for the disk, a push does: nothing is acknowledged before it is durable; so `cp` + sync is
 shown too. Before each, as much memory is touched as it may need: a virtual machine may have to ask its host for every page that
-was free for some seconds, and whoever came first would pay for all. Nothing is deleted before the end, as ext4 makes files slowly
+was free for some seconds, and the first candidate would pay for all. Nothing is deleted before the end, as ext4 makes files slowly
 for a minute after many were removed: it takes ten times the size per round.
 """
 
@@ -29,6 +29,7 @@ from typing import TypeVar
 
 import psutil
 import store_peers
+import store_receive
 from blake3 import blake3
 
 from shoal.store.ignore import scan
@@ -54,6 +55,7 @@ LIMITS = {
     "10 checkpoints, 2 % trained": (1.20, "x one"),
     "10 checkpoints, 10 % trained": (2.00, "x one (9 x 10 % cannot be saved)"),
     "server memory growth": (200, "MB"),
+    "CPU of receiving with bulk_upload": (0.67, "of uvicorn's own"),
 }
 """Other figures, at most."""
 CHECKPOINT_TENSORS = 50
@@ -79,7 +81,7 @@ class Clock:
         return statistics.median(self.seconds[name])
 
     def ratio(self, base: Sequence[str], name: str) -> float:
-        """How much faster than all of `base` together, round by round; what was not done in every round, by the medians."""
+        """Return how much faster it is than all of `base` together, round by round, or by medians if it was not run in every round."""
         rounds = [sum(times) for times in zip(*(self.seconds[part] for part in base), strict=True)]
         if len(self.seconds[name]) != len(rounds):
             return statistics.median(rounds) / self[name]
@@ -126,6 +128,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, object]:
             store_peers.rsync(clock, source, place)
         if options.http:
             others["server memory growth"] = through_http(clock, source, place)
+            others["CPU of receiving with bulk_upload"] = 1 / store_receive.compare(2)["times_less"]
         told = {name: times[round_] for name, times in clock.seconds.items() if len(times) > round_}
         print(f"round {round_ + 1}:", *(f"{name} {s:.2f}" for name, s in told.items()), sep="  ", file=sys.stderr)
     if options.dvc:

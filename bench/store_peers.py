@@ -1,4 +1,4 @@
-"""What bench/store.py is compared with, each where it is installed: rsync, `dvc push`, `aws s3 cp` to a local moto server."""
+"""Programs that bench/store.py is compared with, if they are installed: rsync, `dvc push`, `aws s3 cp` to a local moto server."""
 
 from __future__ import annotations
 

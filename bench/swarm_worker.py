@@ -61,7 +61,7 @@ def main() -> None:
         if samples >= told["until"]:
             break
     if swarm is not None:
-        say(rounds=swarm.round, exchanged=swarm.tally.told()["bytes_out"])
+        say(rounds=swarm.round, exchanged=swarm.stats.published()["bytes_out"])
     run.finish()
 
 

@@ -1,8 +1,8 @@
-"""What a trial costs beside its training: choosing its values, keeping them and its result. Part of bench/sweep.py.
+"""Cost of a trial beside its training: choosing its values, storing them and its result. Part of bench/sweep.py.
 
 search   our searcher alone: ask and tell
-sweep    the server's whole part: its sweeper hears that a trial has ended, reads what it reported, looks whether the next one has
-         been run before, chooses its values, and writes the rows of both and of the new job, fsync included
+sweep    the server's whole part: its sweeper notices that a trial has ended, reads its reports, checks whether the next one was
+         run before, chooses its values, and writes the rows of both and of the new job, fsync included
 job      what submitting the same job by itself costs; without that, it is what the sweep adds
 optuna   Optuna with its journal storage in a file: ask and tell
 
@@ -31,12 +31,14 @@ from shoal.core.states import JobState
 from shoal.core.sweeps import Between, Choice, Params, SweepSpec
 from shoal.server.context import Context
 from shoal.server.db import Database
-from shoal.server.metrics.intake import take
+from shoal.server.jobs import service as jobs
+from shoal.server.metrics import writes as metrics
+from shoal.server.metrics.intake import select_new
 from shoal.server.models.jobs import Job
 from shoal.server.models.sweeps import Trial
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import jobs, metrics, sweeps
 from shoal.server.sweeper.loop import Sweeper
+from shoal.server.sweeps import service as sweeps
 from shoal.testing.server import Person, add_person, add_source, make_context
 from shoal.tune.search import Searcher, Tried
 
@@ -131,17 +133,17 @@ def by_itself(trials: int, folder: Path, seed: int) -> float:
 def _server(folder: Path) -> tuple[Context, Person]:
     ctx = make_context(folder)
     ctx.db.close()
-    ctx.db = Database(ctx.layout.database)  # one that keeps its word: synchronous=FULL
+    ctx.db = Database(ctx.layout.database)  # a durable one: synchronous=FULL
     return ctx, add_person(ctx, "a@example.org")
 
 
 def _end_all(session: Session) -> list[str]:
-    """As if their scripts had reported and ended."""
+    """End all trials as if their scripts had reported and ended."""
     ended = []
     open_trials = select(Trial.params, Job).join(Job, Job.id == Trial.job_id).where(Job.ended_at.is_(None))
     for params, job in session.execute(open_trials).all():
         record = {"k": "e", "i": 1, "t": time.time(), "v": {"loss": loss(params)}}
-        metrics.store(session, AgentIdentity(job.id, new_id("att"), 1, 0), take([record], {}))
+        metrics.store(session, AgentIdentity(job.id, new_id("att"), 1, 0), select_new([record], {}))
         job.state, job.exit_code, job.ended_at = JobState.SUCCEEDED.value, 0, utcnow()
         ended.append(job.id)
     return ended

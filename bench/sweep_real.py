@@ -41,7 +41,7 @@ def measure(trials: int, repeats: int, ray: Path | None) -> dict[str, dict[str, 
 
 
 def by_shoal(server: LiveServer, code: Path, kind: str, trials: int, name: str) -> float:
-    """From the command typed to the last trial's result known."""
+    """Return the seconds from the command to the result of the last trial."""
     began = time.monotonic()
     server.cli(
         "sweep", "run", name, "--param", f"x={','.join(map(str, range(trials)))}", "--parallel", str(SLOTS),
@@ -60,7 +60,7 @@ def by_shoal(server: LiveServer, code: Path, kind: str, trials: int, name: str) 
 
 
 def by_torchrun(code: Path, kind: str, trials: int) -> float:
-    """As many at a time as there are slots."""
+    """Return the seconds for all trials, with as many at a time as there are slots."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
 
     def run(x: int) -> None:
@@ -76,7 +76,7 @@ def by_torchrun(code: Path, kind: str, trials: int) -> float:
 
 
 def by_ray(python: Path, kind: str, trials: int, *options: str) -> float:
-    """Without the start of Ray itself."""
+    """Return the seconds for all trials, without the start of Ray itself."""
     done = subprocess.run(
         [str(python), str(HERE / "sweep_ray.py"), kind, str(trials), *options], capture_output=True, text=True
     )

@@ -35,16 +35,16 @@ NEEDS = {
 TOPSPIN = "topspin"
 RAW, OURS = "raw ddp", "shoal"
 MOST = 1.02
-"""Times the raw loop's step."""
+"""Largest allowed ratio to a step of the raw loop."""
 NOISE = 0.01
-"""By so much one may be slower than another without being behind it."""
+"""Difference that does not count as slower."""
 WORKERS = 2
 WORKER = Path(__file__).with_name("trainer_worker.py")
 PATIENCE_S = 300.0
 
 
 class Candidate:
-    """Two workers that stop after each block of steps and wait to be told to go on."""
+    """Two workers that stop after each block of steps and wait for the command to continue."""
 
     def __init__(self, name: str, folder: Path, steps: int):
         self.name = name
@@ -182,12 +182,12 @@ def _table(found: dict[str, dict[str, float]]) -> str:
 
 
 def _error(values: list[float]) -> float:
-    """Of the median, roughly: as for a mean, widened by what a median loses."""
+    """Return the approximate standard error of the median: that of the mean, times 1.25."""
     return 1.25 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _env(rank: int, port: int, folder: Path) -> dict[str, str]:
-    """As torchrun sets it; one thread each; nothing that calls home."""
+    """Return the environment as torchrun sets it, with one thread each and without network access of libraries."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "MASTER_PORT": port}
     sizes = {"WORLD_SIZE": WORKERS, "LOCAL_WORLD_SIZE": WORKERS, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": WORKERS}
@@ -221,7 +221,7 @@ def _pipe(pipe: Any) -> Any:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3, help="how often all are started anew")
+    parser.add_argument("--repeats", type=int, default=3, help="how often all are started")
     parser.add_argument("--blocks", type=int, default=6, help="blocks of each, per repeat")
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
     parser.add_argument("--only", nargs="+", choices=sorted(NEEDS), help="these beside ours and the raw loop")

@@ -21,7 +21,7 @@ LR = 1e-4
 
 
 class Pacer:
-    """Called after every step. Says how long steps took, then waits for the word to go on."""
+    """Called after every step. Reports how long the steps took, then waits for the command to continue."""
 
     def __init__(self, steps: int, channel: TextIO):
         self._steps, self._channel = steps, channel
@@ -233,7 +233,7 @@ def make_model() -> Any:
 
 
 def _named_model() -> Any:
-    """As Hugging Face's Trainer calls models."""
+    """Return the model with the arguments that Hugging Face's Trainer passes."""
     import torch
 
     class Named(torch.nn.Module):

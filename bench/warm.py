@@ -3,8 +3,8 @@
     python bench/warm.py [--trials 10] [--slots 2] [--json]
 
 Two servers, one of them with `warm = false`, take turns. Latency: one trial at a time, from submitting to the script's first
-statement, to torch being there, and to the job's end. Throughput: all trials submitted at once. Memory: what the nursery holds
-by itself while nothing runs, and shared with whoever has the same files open.
+statement, to torch being there, and to the job's end. Throughput: all trials submitted at once. Memory: what the prefork parent holds
+by itself while nothing runs, and shared with other processes that have the same files open.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from shoal.client import Client
 from shoal.core.jobs import JobSpec
 from shoal.store.pack import pack_tree
 from shoal.testing.live import LiveServer, live_server
+from shoal.testing.processes import command
 
 LOOK_EVERY_S = 0.01
 STEPS = ("first statement", "torch is there", "job has ended")
@@ -64,14 +65,14 @@ def measure(root: Path, trials: int, slots: int) -> dict[str, Any]:
         for _ in range(trials):
             for name, contestant in contestants.items():
                 alone[name].append(contestant.times())
-        memory = contestants["warm"].nursery_memory()
-        # The warm ones first: its nursery does not wait for the others to be through.
+        memory = contestants["warm"].prefork_memory()
+        # The warm ones first: its prefork parent does not wait for the others to be through.
         together = {name: contestants[name].run(trials * slots) for name in ("warm", "cold")}
     middle = {
         name: dict(zip(STEPS, (statistics.median(column) for column in zip(*rows, strict=True)), strict=True))
         for name, rows in alone.items()
     }
-    return {"latency_s": middle, "per_trial_s": together, "nursery_mb": memory, "trials": trials, "slots": slots}
+    return {"latency_s": middle, "per_trial_s": together, "prefork_mb": memory, "trials": trials, "slots": slots}
 
 
 class Contestant:
@@ -98,7 +99,7 @@ class Contestant:
         return [float(first) - begin, float(ready) - begin, end - begin]
 
     def until_warm(self) -> None:
-        """The nursery is up, and what is submitted now gets it."""
+        """The prefork parent is up, and what is submitted now gets it."""
         with self._server.client() as client:
             for _ in range(20):
                 if "warm" in (client.jobs.get(self._last()).attempt_list[-1].nodes[0].paths or ""):
@@ -106,9 +107,9 @@ class Contestant:
                 self._end(client, self._submit(client))
         raise SystemExit("no job starts warm here; the agents' logs say why")
 
-    def nursery_memory(self) -> dict[str, float]:
-        nursery = next(p for p in self._server.processes() if "shoal.agent.nursery" in " ".join(p.cmdline()))
-        memory = nursery.memory_full_info()
+    def prefork_memory(self) -> dict[str, float]:
+        prefork = next(p for p in self._server.processes() if "shoal.agent.prefork.parent" in command(p))
+        memory = prefork.memory_full_info()
         return {"own": memory.uss / 1e6, "proportional": memory.pss / 1e6, "resident": memory.rss / 1e6}
 
     def _submit(self, client: Client) -> str:
@@ -133,8 +134,8 @@ def report(result: dict[str, Any]) -> str:
     each = result["per_trial_s"]
     what = f"per trial, {result['slots']} slots"
     lines.append(f"{what:24} {each['cold']:7.2f}s {each['warm']:7.2f}s   {each['cold'] / each['warm']:.1f} ×")
-    memory = result["nursery_mb"]
-    lines.append(f"nursery: {memory['own']:.0f} MB of its own, {memory['resident']:.0f} MB with what it shares")
+    memory = result["prefork_mb"]
+    lines.append(f"prefork parent: {memory['own']:.0f} MB of its own, {memory['resident']:.0f} MB with what it shares")
     return "\n".join(lines)
 
 

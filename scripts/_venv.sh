@@ -12,8 +12,14 @@ import sys
 sys.exit(sys.version_info < (3, 11))
 PY
 
+# pip, with a line for each package it downloads: torch alone takes minutes on a slow line.
+install() {
+  "$VENV/bin/pip" install --no-compile --disable-pip-version-check --no-color --progress-bar off "$@" \
+    2> >(grep -v '^WARNING: Location' >&2) | sed -un 's/^ *Downloading \([^ ]*\) \((.*)\)$/  \1 \2/p' >&2
+}
+
 # What was installed is remembered by a hash and the extras, so that a second run starts at once.
-hash="$(cat pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py console/package-lock.json | cksum)"
+hash="$(cat pyproject.toml compat/pyproject.toml constraints.txt scripts/_venv.sh hatch_build.py console/package-lock.json | cksum)"
 has_all() {  # the marker file holds the hash and ",extra,extra,"
   local marker extra
   marker="$(cat "$VENV/.shoal-installed" 2>/dev/null)" || return 1
@@ -24,8 +30,10 @@ has_all() {  # the marker file holds the hash and ",extra,extra,"
 if ! has_all "$1"; then
   say "Setting up $VENV (once; torch is the large part)"
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-  "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check "torch==$(sed -n 's/^torch==//p' constraints.txt)" 2> >(grep -v '^WARNING: Location' >&2)
-  "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check -c constraints.txt -e ".[$1]" 2> >(grep -v '^WARNING: Location' >&2)
+  # Before it was split in two, the distribution had the name of another project on PyPI.
+  "$VENV/bin/pip" uninstall -q -y --disable-pip-version-check shoal 2>/dev/null || true
+  install "torch==$(sed -n 's/^torch==//p' constraints.txt)"
+  install -c constraints.txt -e ".[$1]" -e ./compat
   # JupyterLab brings it; jsonschema would then compile a grammar whenever it is imported, for seconds, in each process of Ray's.
   "$VENV/bin/pip" uninstall -q -y --disable-pip-version-check rfc3987-syntax 2>/dev/null || true
   "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" >/dev/null 2>&1 || true  # on all cores, which pip does on one; some files are templates

@@ -48,7 +48,7 @@ PYTEST = (
     "--color=no",
 )
 LIMIT_S = 900.0
-"""For one run of pytest; single tests are ended by their own limits long before."""
+"""Time limit of one run of pytest; single tests have shorter limits."""
 FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 

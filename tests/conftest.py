@@ -4,6 +4,7 @@ Ctrl-C works though a shell may have put us in the background, and what one test
 changed back.
 """
 
+import gc
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from shoal.core.errors import Refused
+from shoal.engines.kinds import kinds
 from shoal.testing import leaks, patience
 from shoal.testing.groups import expected, file_of, group_of, make_scheduler
 from shoal.testing.leaks import *  # noqa: F403
@@ -49,11 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    try:
+        kinds()
+    except Refused as error:  # said once, not by every test that starts a server
+        pytest.exit(f"{error.message} {error.hint}", returncode=pytest.ExitCode.USAGE_ERROR)
     session.config.stash[NETWORK] = leaks.network()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Of all processes of a run only the first looks at the network, which the others share; unit tests do not use it."""
+    """Check for network interfaces left behind. Only the first process of a run does so, and not after unit tests, which use none."""
     if "PYTEST_XDIST_WORKER" not in os.environ and os.environ.get("SHOAL_TEST_DURATIONS"):
         DURATIONS.write_text(
             json.dumps({f: round(s) for f, s in sorted(TAKEN.items()) if s >= 1}, indent=1) + "\n", encoding="utf-8"
@@ -63,6 +70,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left := leaks.network() - session.config.stash[NETWORK]:
         print(f"\nleft behind: network {', '.join(sorted(left))}", file=sys.stderr)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_collection() -> None:
+    gc.disable()  # what is imported stays, so looking for garbage among it only takes time
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> str:
@@ -128,6 +144,9 @@ def _tier(nodeid: str) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name every test that failed once and passed when tried again: each is a bug, in the test or in Shoal."""
+    seed = getattr(terminalreporter.config.option, "randomly_seed", None)
+    if seed is not None:
+        terminalreporter.line(f"shuffled; the same order again: -p randomly --randomly-seed={seed}")
     tried = terminalreporter.stats.get("rerun", [])
     terminalreporter.section("flaky tests" if tried else "no flaky test")
     for report in tried:

@@ -1,4 +1,4 @@
-"""Small pieces of Markdown, and what a class says of its fields in the strings below them."""
+"""Small pieces of Markdown, and the field descriptions of classes: the strings below the fields."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def cell(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Text of a docstring: what looks like HTML is escaped, outside of code."""
+    """Return the text of a docstring for Markdown: outside of code, `<` is escaped."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(p if p.startswith("`") else p.replace("<", "\\<") for p in parts)
 
 
 def anchor(heading: str) -> str:
-    """As forges make them: lower case, spaces to dashes, punctuation gone."""
+    """Return the anchor that forges give a heading: lower case, dashes for spaces, no punctuation."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Name → the string that follows the field in the class, its bases' included."""
+    """Return field name → the string that follows it in the class or its bases."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("shoal"):
@@ -53,7 +53,7 @@ def _docs_in(cls: type) -> dict[str, str]:
 
 @functools.cache
 def _classes(module: str) -> dict[str, ast.ClassDef]:
-    """The classes of a module's source by qualified name; to look for each by itself is to read the source as often."""
+    """Return the classes of a module's source by qualified name. Cached, because each lookup would parse the source again."""
     found: dict[str, ast.ClassDef] = {}
 
     def walk(body: list[ast.stmt], prefix: str) -> None:

@@ -17,9 +17,9 @@ from shoal.core.people import Role
 from shoal.core.swarm_views import INVITATION_HEADER
 from shoal.server.app import PREFIX, create_app
 from shoal.server.policy import AgentOnly, InWorkspace, Policy, Public, SignedIn, routes_of
-from shoal.server.services.pool_join import JoinOnly
-from shoal.server.services.swarm_invitations import InvitedOnly
-from shoal.server.services.swarm_peers import PeerOnly
+from shoal.server.pool.join import JoinOnly
+from shoal.server.swarms.invitations import InvitedOnly
+from shoal.server.swarms.peers import PeerOnly
 
 _TITLES = {
     "auth": "Accounts and sessions",

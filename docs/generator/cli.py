@@ -13,10 +13,11 @@ from cyclopts import App
 
 from generator._markdown import anchor, prose, table
 from shoal.cli.main import app
+from shoal.cli.shared.aliases import TOP, VERBS
 
 _TEXT = """# Command line
 
-`shoal` and `flexai` are the same program. stdout is data, stderr is talk; in a pipe tables become plain columns.
+`shoal` and `flexai` are the same program. stdout is data, stderr is messages; in a pipe tables become plain columns.
 [Exit codes](errors.md#exit-codes-of-the-command-line) tell scripts how it went.
 
 ## Options of every command
@@ -24,6 +25,11 @@ _TEXT = """# Command line
 They go anywhere before `--`.
 
 {everywhere}
+## Aliases
+
+Names from other programs work where Shoal has no command of that name. For every noun: {verbs}.
+
+{aliases}
 ## Commands
 
 {index}"""
@@ -36,7 +42,10 @@ def page() -> str:
     index = "\n".join(
         f"- [`shoal {' '.join(path)}`](#{anchor('shoal ' + ' '.join(path))}): {_summary(a)}" for path, a in found
     )
-    parts = [_TEXT.format(everywhere=_options(global_options(), app.meta), index=index) + "\n"]
+    aliases = table(("you type", "it runs"), [(f"`shoal {a}`", f"`shoal {' '.join(c)}`") for a, c in TOP.items()])
+    verbs = ", ".join(f"`{verb}` is `{'` or `'.join(meant)}`" for verb, meant in VERBS.items())
+    everywhere = _options(global_options(), app.meta)
+    parts = [_TEXT.format(everywhere=everywhere, verbs=verbs, aliases=aliases, index=index) + "\n"]
     parts += [_command(path, a) for path, a in found]
     return "\n".join(parts)
 
@@ -46,7 +55,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], App]]:
 
     def walk(parent: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
         for name in parent:
-            if not name.startswith("-"):
+            if not name.startswith("-") and parent[name].show:
                 below = parent[name]
                 if below.default_command is not None:
                     yield (*path, name), below
@@ -64,7 +73,7 @@ def global_options() -> list[Any]:
 
 
 def help_of(argument: Any, command: App) -> str:
-    """What the docstring says of it under `Parameters`, or the help given beside its type."""
+    """Return the help of an argument: from `Parameters` in the docstring, or else the help given with its type."""
     _, _, text = (inspect.getdoc(command.default_command) or "").partition("\nParameters\n----------\n")
     told = re.findall(r"^(\w+)\n((?:    .*\n?)+)", text, re.MULTILINE)
     return str(dict(told).get(argument.field_info.name) or argument.parameter.help or "")
@@ -113,7 +122,7 @@ def _usage(words: str, command: App) -> str:
 
 
 def _value(hint: Any) -> str:
-    """What an option takes, as a placeholder; nothing for a switch."""
+    """Return the placeholder for an option's value; empty for a switch."""
     if get_origin(hint) is list:
         return _value(get_args(hint)[0])
     if get_origin(hint) is Literal:
@@ -125,7 +134,7 @@ def _value(hint: Any) -> str:
 
 
 def _docstring(command: App) -> tuple[str, str]:
-    """What it says before its parameters, and its examples."""
+    """Return the text before the parameters, and the examples, of a command's docstring."""
     text = inspect.getdoc(command.default_command) or ""
     text = text.split("\nParameters\n")[0]
     about, *rest = re.split(r"\n(?:For example|Examples):\n", text, maxsplit=1)

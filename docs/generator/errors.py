@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from generator._markdown import prose, table
-from shoal.cli import _errors, _follow
+from shoal.cli.shared import errors
+from shoal.cli.training import follow
 from shoal.core.errors import BY_CODE, ShoalError
 
 _EXITS = {
     0: "Done. With `--follow` or `training wait`: the job succeeded.",
     1: "The job failed or was stopped.",
-    2: "What was asked for is malformed; nothing was changed.",
-    3: "There is no such thing here, or it is not yours.",
-    4: "Well-formed, but refused: a name is taken, no machine could ever run it, the disk is full, …",
+    2: "The request is malformed; nothing was changed.",
+    3: "It does not exist, or you have no access to it.",
+    4: "Well-formed, but refused: a name is taken, no machine can run it, the disk is full, …",
     5: "Not signed in, or not allowed.",
     6: "The server did not answer.",
-    7: "It did not finish in time.",
-    _errors.EXIT_BUG: "Something broke inside Shoal; the details are in the file named in the message.",
-    _errors.EXIT_INTERRUPTED: "Ctrl-C. While following a job this only detaches: the job goes on.",
-    _errors.EXIT_BROKEN_PIPE: "The reader of a pipe left early (`shoal … | head`).",
+    7: "The operation did not finish in time.",
+    errors.EXIT_BUG: "Something broke inside Shoal; the details are in the file named in the message.",
+    errors.EXIT_INTERRUPTED: "Ctrl-C. While following a job this only detaches: the job continues.",
+    errors.EXIT_BROKEN_PIPE: "The reader of a pipe closed it early (`shoal … | head`).",
 }
 
 
 def page() -> str:
-    assert _follow.DETACHED == _errors.EXIT_INTERRUPTED  # noqa: S101
+    assert follow.DETACHED == errors.EXIT_INTERRUPTED  # noqa: S101
     missing = {c.exit_code for c in BY_CODE.values()} - _EXITS.keys()
     if missing:
         raise RuntimeError(f"exit codes without a meaning in {__name__}: {missing}")

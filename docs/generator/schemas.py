@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Iterator
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,8 +20,10 @@ _PLAIN = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 
 def page() -> str:
     from generator.api import schemas_in_use
+    from shoal.engines.kinds import added_kinds
 
-    found = sorted(set(_closure(schemas_in_use())), key=lambda c: c.__name__)
+    options = [kind.options for kind in added_kinds().values()]
+    found = sorted(set(_closure(chain(schemas_in_use(), options))), key=lambda c: c.__name__)
     parts = [
         """# Schemas
 
@@ -33,7 +36,7 @@ here are refused; answers may gain fields, so ignore the ones you do not know.
 
 
 def name_of(kind: Any, page: str = "") -> str:
-    """A type as Markdown, schemas linked; `page` is where they are, '' for this one."""
+    """Return a type as Markdown with links to schemas on `page` ('' for the same page)."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return name_of(args[0], page)
@@ -87,7 +90,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _closure(kinds: Iterator[Any]) -> Iterator[type[BaseModel] | type[Enum]]:
-    """The schemas among these types, and all that stand in their fields."""
+    """Yield the schemas among these types, and all schemas that their fields refer to."""
     seen: set[Any] = set()
     ahead = list(kinds)
     while ahead:

@@ -18,7 +18,7 @@ _PATHS = {
     "nodes_dir": "One directory per node of an attempt: source, spool, outputs. Deleted with the job.",
     "cache_dir": "Shared by all jobs of this machine and user: environments built from requirements.txt.",
 }
-"""For paths that say nothing of themselves in core.settings."""
+"""Descriptions of the paths that have no docstring in core.settings."""
 
 _OWN = {
     "SHOAL_DEBUG": "Set to 1 to see Python's traceback when a command fails inside Shoal.",
@@ -43,7 +43,8 @@ For example:
 
 ```toml
 host = "0.0.0.0"
-port = 8080
+port = 8443
+tls_cert = "auto"
 sign_up = true
 stop_grace_s = 60.0
 ```

@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def record(command: str, env: dict[str, str]) -> str:
-    """What is left on the terminal once the command has ended."""
+    """Run a command in a terminal and return its final screen."""
     ours, theirs = pty.openpty()
     os.set_blocking(ours, True)
     set_size(theirs)

@@ -61,7 +61,7 @@ class IntentTrainer(Trainer):
         return torch.nn.functional.cross_entropy(self.model(words), intents)
 
     def evaluate(self):
-        """On one worker; the others wait for it."""
+        """Evaluate on one worker; the others wait for it."""
         wanted, found = [], []
         for at in range(0, len(self.eval_set), 64):
             words, intents = self.batch(self.eval_set[at : at + 64])

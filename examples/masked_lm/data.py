@@ -16,7 +16,7 @@ _LINKS = "and then|but first|because|so that|although".split("|")
 
 
 def sentences(count, seed):
-    """Of one to four parts: from 7 to some 40 words. Who it is tells what it does, and that tells where."""
+    """Return sentences of one to four parts, with 7 to about 40 words. The subject determines the verb, and the verb the place."""
     draw = random.Random(seed)
 
     def part():

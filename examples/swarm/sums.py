@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen".split()
 LETTERS = "_#. " + "abcdefghijklmnopqrstuvwxyz"
-"""Of the model: padding and the mask come first."""
+"""Letters of the model; the first two are padding and the mask."""
 PAD, MASK = 0, 1
 LENGTH = 32
 

@@ -1,4 +1,4 @@
-"""Train a small language model on sums in words, alone or together with whoever joins:
+"""Train a small language model on sums in words, alone or together with all who join:
 
 python train.py --task gpt
 shoal swarm create sums --target-batch-size 64 -- train.py --task mlm
@@ -45,7 +45,7 @@ def main() -> None:
 
 @torch.no_grad()
 def held_out_loss(model: torch.nn.Module, task: str) -> float:
-    """On sentences of other numbers than those trained on."""
+    """Return the loss on sentences that are not used for training."""
     data = Sums(task, 512, first=1_000_000)
     tokens, targets = zip(*(data[index] for index in range(len(data))), strict=True)
     return float(model(torch.stack(tokens), torch.stack(targets)))

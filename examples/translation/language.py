@@ -28,7 +28,7 @@ def pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
 
 
 def read_pairs(path: Path, source: str, target: str) -> list[tuple[str, str]]:
-    """Of a file whose first line names its languages, two columns."""
+    """Return two columns of a file whose first line names its languages."""
     header, *lines = path.read_text(encoding="utf-8").splitlines()
     names = header.split("\t")
     if not {source, target} <= set(names):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """Of one sequence to another, or to itself."""
+    """Attention of one sequence to another, or to itself."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """With `cross`, it also looks at what the encoder made."""
+    """A block of the transformer. With `cross`, it also attends to the output of the encoder."""
 
     def __init__(self, width: int, heads: int, dropout: float, *, cross: bool):
         super().__init__()
@@ -96,6 +96,6 @@ class Translator(nn.Module):
 
 
 def waves(length: int, width: int) -> torch.Tensor:
-    """Where a word stands, as sines and cosines."""
+    """Return the positions of words, encoded as sines and cosines."""
     turns = torch.arange(length)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     return torch.stack([turns.sin(), turns.cos()], dim=-1).flatten(1)

@@ -1,4 +1,4 @@
-"""How near a translation comes to the one wanted."""
+"""Scores of a translation compared with the expected one."""
 
 import math
 from collections import Counter

@@ -14,7 +14,7 @@ class Tokenizer:
 
     @classmethod
     def of(cls, sentences: list[str]) -> "Tokenizer":
-        """Every worker builds the same one, so none has to wait for another's file."""
+        """Return a tokenizer for these sentences. Every worker builds the same one, so none waits for a file of another."""
         return cls([*_SPECIAL, *sorted({word for sentence in sentences for word in sentence.split()})])
 
     def save(self, path: Path) -> None:
@@ -24,11 +24,11 @@ class Tokenizer:
         return len(self.words)
 
     def numbers(self, sentence: str, length: int) -> list[int]:
-        """Between START and END, padded to this length; what is longer is cut."""
+        """Return the tokens between START and END, padded or cut to this length."""
         found = [self._numbers.get(word, UNKNOWN) for word in sentence.split()][: length - 2]
         return [START, *found, END] + [PAD] * (length - 2 - len(found))
 
     def sentence(self, numbers: list[int]) -> str:
-        """Up to END."""
+        """Return the words up to END."""
         kept = numbers[: numbers.index(END)] if END in numbers else numbers
         return " ".join(self.words[number] for number in kept if number not in (PAD, START))

@@ -39,7 +39,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--lang_tgt", default="it")
     parser.add_argument("--model_folder", type=Path, default=Path("weights"))
     parser.add_argument("--model_basename", default="tmodel_{0:02d}.pt")
-    parser.add_argument("--preload", default="latest", help="'latest', an epoch's number, or '' to begin anew")
+    parser.add_argument(
+        "--preload", default="latest", help="'latest', an epoch's number, or '' to start from the beginning"
+    )
     parser.add_argument("--tokenizer_file", default="tokenizer_{0}.json")
     parser.add_argument("--wandb_group", default="exp1")
     parser.add_argument("--gradient_accumulation", type=int, default=1)
@@ -94,7 +96,7 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch, self.step, self.run_id = state["epoch"] + 1, state["step"], state["wandb_run_id"]
-        self.say(f"goes on after epoch {self.epoch}, at step {self.step}")
+        self.say(f"continues after epoch {self.epoch}, at step {self.step}")
 
     def run(self) -> None:
         with WeightsAndBiases(self) if self.is_main else nullcontext() as board:
@@ -151,7 +153,7 @@ class Training:
         return cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1)
 
     def save(self) -> None:
-        """By one rename, so that a file by that name is always whole."""
+        """Write the weights and rename the file at the end, so that a file with this name is always complete."""
         args, folder = self.args, self.args.model_folder
         folder.mkdir(parents=True, exist_ok=True)
         for language, tokenizer in ((args.lang_src, self.source), (args.lang_tgt, self.target)):
@@ -212,7 +214,7 @@ class WeightsAndBiases:
 
 
 def find_checkpoint(args: argparse.Namespace) -> dict[str, Any] | None:
-    """What --preload names, of the weights in the folder, or of those a job is to go on from."""
+    """Return the weights that --preload names, from the model folder or from the checkpoint a job resumes from."""
     before, after = (re.escape(part) for part in re.split(r"\{0[^}]*\}", args.model_basename))
     found: dict[int, Path] = {}
     for folder in filter(None, [os.environ.get("SHOAL_RESUME_FROM"), args.model_folder]):
@@ -235,7 +237,7 @@ def data_file(given: Path) -> Path:
 
 
 class Stop:
-    """On SIGTERM the main worker ends what it writes to Weights & Biases; the weights are as after the last epoch."""
+    """Handler of SIGTERM: the main worker finishes its Weights & Biases run; the weights stay those of the last epoch."""
 
     asked = False
 

@@ -6,7 +6,7 @@ SHAPES = ["disc", "square", "cross", "ring"]
 
 
 class Shapes(torch.utils.data.Dataset):
-    """Image number i is the same every time; `augment` flips and shifts it anew each time it is asked for."""
+    """Image number i is the same every time; `augment` flips and shifts it differently each time it is read."""
 
     def __init__(self, count, seed, size=24, augment=False):
         self._seed, self._size, self._augment, self._count = seed, size, augment, count

@@ -1,4 +1,4 @@
-"""Who may see and do what: routes, workspaces, keys, secrets, and what is fetched or unpacked for people."""
+"""Bugs in access control: routes, workspaces, keys, secrets, and what is fetched or unpacked for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACCESS = (
     Mutant(
         name="query-without-workspace",
         fault="jobs of other workspaces are found by their id",
-        file="src/shoal/server/services/find.py",
+        file="src/shoal/server/lookup.py",
         old="found = session.scalar(select(table).where(table.workspace_id == access.workspace_id, column == name_or_id))",
         new="found = session.scalar(select(table).where(column == name_or_id))",
         tests=(f"{_MATRIX}::test_another_tenants_things_are_not_found_from_ones_own_place",),
@@ -42,7 +42,7 @@ ACCESS = (
     Mutant(
         name="list-without-workspace",
         fault="checkpoints of all workspaces are listed",
-        file="src/shoal/server/services/checkpoints.py",
+        file="src/shoal/server/artifacts/checkpoints.py",
         old="query = select(Checkpoint).where(Checkpoint.workspace_id == access.workspace_id).order_by(Checkpoint.id)",
         new="query = select(Checkpoint).order_by(Checkpoint.id)",
         tests=(f"{_MATRIX}::test_what_is_listed_in_ones_own_place_holds_nothing_of_another_tenants",),
@@ -66,11 +66,11 @@ ACCESS = (
     Mutant(
         name="secret-in-inspect",
         fault="`training inspect` shows the values of a job's secrets",
-        file="src/shoal/server/services/jobs.py",
+        file="src/shoal/server/jobs/service.py",
         old="        view = views.job_view(session, job, access.workspace, waiting)\n",
         new="""\
         view = views.job_view(session, job, access.workspace, waiting)
-        from shoal.server.services.secrets import open_secrets
+        from shoal.server.people.secrets import open_secrets
 
         view.spec.env.update(open_secrets(ctx, access.workspace_id, view.spec.secrets))
 """,
@@ -79,10 +79,10 @@ ACCESS = (
     Mutant(
         name="zip-slip",
         fault="members of an archive are written outside its folder",
-        file="src/shoal/store/archive_members.py",
+        file="src/shoal/store/archives/members.py",
         old="""\
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):
-        raise _hostile(f"{shown}: {name!r} leads out of the archive's folder.")
+        raise _hostile(f"{shown}: {name!r} points outside the archive's folder.")
     parts = [p for p in name.split("/") if p not in ("", ".")]
 """,
         new="""\
@@ -105,7 +105,7 @@ ACCESS = (
     Mutant(
         name="ssrf-name-not-judged",
         fault="a host name that resolves to an inner address is connected to",
-        file="src/shoal/server/services/import_guard.py",
+        file="src/shoal/server/ssrf_guard.py",
         old="            if not found or not all(self.allows(address) for address in found):\n",
         new="            if not found:\n",
         tests=("tests/contract/server/test_fetch_guard.py::test_a_name_that_resolves_inside_is_refused",),

@@ -1,4 +1,4 @@
-"""What was acknowledged outlives a power cut, a full disk and an attempt that was given up."""
+"""Bugs that lose acknowledged data: in a power cut, on a full disk, or by an attempt that was given up."""
 
 from __future__ import annotations
 
@@ -70,18 +70,8 @@ DURABILITY = (
         name="checkpoint-rename-before-fsync",
         fault="a checkpoint is visible under its name before it is on the disk",
         file="src/shoal/sdk/saving/layout.py",
-        old="""\
-    sync(partial)
-    if final.exists():
-        discard(final)
-    partial.rename(final)
-""",
-        new="""\
-    if final.exists():
-        discard(final)
-    partial.rename(final)
-    sync(final)
-""",
+        old="    sync(partial)\n    replace_folder(partial, final)\n",
+        new="    replace_folder(partial, final)\n    sync(final)\n",
         tests=(_LAYOUT_TESTS,),
     ),
     Mutant(
@@ -95,7 +85,7 @@ DURABILITY = (
     Mutant(
         name="spool-missing-fsync",
         fault="an agent's lines that the server does not have yet are not synced",
-        file="src/shoal/agent/spool.py",
+        file="src/shoal/agent/outbox/outbox.py",
         old="                os.fsync(fd)\n",
         new="                pass\n",
         tests=("tests/unit/agent/test_spool.py::test_what_the_server_does_not_have_yet_is_synced_once",),
@@ -111,15 +101,15 @@ DURABILITY = (
     Mutant(
         name="server-retention-deletes-newest",
         fault="retention removes the newest checkpoint, which is the last good one",
-        file="src/shoal/core/checkpoints.py",
+        file="src/shoal/core/retention.py",
         old="rows[-(self.keep_last or 1) :]",
         new="rows[: self.keep_last or 1]",
         tests=("tests/unit/core/test_retention.py",),
     ),
     Mutant(
         name="resume-from-damaged",
-        fault="an attempt goes on from a checkpoint whose bytes were not looked at",
-        file="src/shoal/server/services/checkpoints.py",
+        fault="an attempt resumes from a checkpoint whose bytes were not verified",
+        file="src/shoal/server/artifacts/checkpoints.py",
         old="                ctx.store.get(name)\n            return good\n",
         new="                pass\n            return good\n",
         tests=(
@@ -130,7 +120,7 @@ DURABILITY = (
     Mutant(
         name="fenced-attempt-saves",
         fault="an attempt that was given up commits checkpoints",
-        file="src/shoal/server/services/checkpoints.py",
+        file="src/shoal/server/artifacts/checkpoints.py",
         old="    if session.get_one(Attempt, who.attempt_id).fenced:\n        raise Fenced()\n",
         new="    return\n",
         tests=(
@@ -141,7 +131,7 @@ DURABILITY = (
     Mutant(
         name="fenced-attempt-joins",
         fault="an attempt that was given up is let in again",
-        file="src/shoal/server/services/agents.py",
+        file="src/shoal/server/jobs/agents.py",
         old="if attempt.fenced or attempt.state == AttemptState.ENDED or job.stop_requested_at is not None:",
         new="if job.stop_requested_at is not None:",
         tests=("tests/unit/server/test_attempts.py::test_a_fenced_attempt_cannot_join_or_finish",),

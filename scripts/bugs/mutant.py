@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class Mutant:
     name: str
     fault: str
-    """What would go wrong, in a few words."""
+    """Effect of the bug, in a few words."""
     file: str
     old: str
     """Found exactly once in the file."""
     new: str
     tests: tuple[str, ...]
-    """For pytest: file::test of those that should notice, or whole files."""
+    """Tests that should notice the bug, for pytest: file::test, or whole files."""
     tier: str = "fast"
     """The tier of these tests: fast, process or cluster."""

@@ -1,4 +1,4 @@
-"""What people read and rely on: logs, metrics, bills, how a run ended, samples and gradients."""
+"""Bugs in numbers that people rely on: logs, metrics, bills, how a run ended, samples and gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUMBERS = (
     Mutant(
         name="log-lines-reversed",
         fault="lines of one moment come in reverse",
-        file="src/shoal/server/services/streams.py",
+        file="src/shoal/server/jobs/streams.py",
         old="return sorted(lines, key=lambda line: (line.attempt, line.at, line.node))",
         new="return sorted(reversed(lines), key=lambda line: (line.attempt, line.at, line.node))",
         tests=("tests/unit/server/test_web_logs.py::test_lines_of_one_moment_are_read_in_the_order_they_were_written",),
@@ -18,17 +18,17 @@ NUMBERS = (
     Mutant(
         name="log-tail-reversed",
         fault="the last lines of a log come in reverse where they have one time",
-        file="src/shoal/server/web/logs.py",
-        old="return _slice(reader.lines[::-1], first, before or place(cursor + 1, 0), cursor, earlier=False)",
-        new="return _slice(reader.lines, first, before or place(cursor + 1, 0), cursor, earlier=False)",
+        file="src/shoal/server/web/job/logs.py",
+        old="cursor, earlier=False, is_reversed=True)",
+        new="cursor, earlier=False)",
         tests=("tests/unit/server/test_web_logs.py::test_lines_of_one_moment_are_read_in_the_order_they_were_written",),
     ),
     Mutant(
         name="segment-doubled-after-reconnect",
         fault="a segment of the log that is sent again is stored again",
-        file="src/shoal/server/services/streams.py",
-        old="_in_time(session, who, records[head.next_seq - seq_first :]) if r is not None]",
-        new="_in_time(session, who, records) if r is not None]",
+        file="src/shoal/server/jobs/streams.py",
+        old="_in_time(ctx, session, who, records[head.next_seq - seq_first :]) if r is not None]",
+        new="_in_time(ctx, session, who, records) if r is not None]",
         tests=("tests/contract/server/test_runs.py::test_lines_sent_again_in_any_overlap_count_once",),
     ),
     Mutant(
@@ -52,7 +52,7 @@ NUMBERS = (
     Mutant(
         name="ledger-hour-doubled",
         fault="hours that were entered are entered again",
-        file="src/shoal/server/services/ledger_rules.py",
+        file="src/shoal/server/billing/ledger_rules.py",
         old="return replace(open_, start_ms=split), list(_pieces(open_.start_ms, split))",
         new="return open_, list(_pieces(open_.start_ms, split))",
         tests=("tests/contract/server/test_billing.py::test_what_runs_is_in_the_sums_and_is_entered_by_the_hour",),
@@ -60,7 +60,7 @@ NUMBERS = (
     Mutant(
         name="failed-run-finished",
         fault="a run whose worker ended with 1 is recorded as finished",
-        file="src/shoal/agent/run_end.py",
+        file="src/shoal/agent/sdk_records/run_end.py",
         old="    if exit_code == 0:\n",
         new="    if exit_code in (0, 1):\n",
         tests=("tests/unit/agent/test_run_end.py",),
@@ -77,7 +77,7 @@ NUMBERS = (
     Mutant(
         name="sample-dealt-twice",
         fault="two ranks are given the same samples of a global batch",
-        file="src/shoal/sdk/order.py",
+        file="src/shoal/sdk/samples/order.py",
         old="first = piece * each + min(piece, more)",
         new="first = piece * each",
         tests=(f"{_ORDER_TESTS}::test_dealt_to_any_world_each_sample_comes_once_in_the_order_of_the_epoch",),
@@ -93,7 +93,7 @@ NUMBERS = (
     Mutant(
         name="accumulation-weight",
         fault="pieces of a global batch count the same though they differ in size",
-        file="src/shoal/sdk/order.py",
+        file="src/shoal/sdk/samples/order.py",
         old="weight = 1.0 if count * self.world == total else count * self.world / total",
         new="weight = 1.0 / parts",
         tests=(f"{_ORDER_TESTS}::test_dealt_to_any_world_each_sample_comes_once_in_the_order_of_the_epoch",),
@@ -101,7 +101,7 @@ NUMBERS = (
     Mutant(
         name="swarm-averages-nan",
         fault="a peer's NaN becomes part of everybody's average",
-        file="src/shoal/swarm/guards.py",
+        file="src/shoal/swarm/update_checks.py",
         old="        if not torch.isfinite(tensor).all():\n",
         new="        if False:\n",
         tests=("tests/unit/swarm/test_swarm_guards.py::test_updates_that_cannot_be_one_are_named",),

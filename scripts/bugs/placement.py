@@ -1,4 +1,4 @@
-"""Which job runs where and when, on which devices, and what keeps the scheduler going."""
+"""Bugs in placement: which job runs where and when, on which devices, and in the scheduler's loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACEMENT = (
     Mutant(
         name="loop-dies-on-exception",
         fault="one exception ends a background loop of the server, such as the scheduler's",
-        file="src/shoal/core/loops.py",
+        file="src/shoal/core/background_loops.py",
         old="            except BaseException as error:  # some libraries raise",
         new="            except KeyboardInterrupt as error:  # some libraries raise",
         tests=(f"{_LOOP_TESTS}::test_health_names_a_loop_that_fails_and_forgets_it_once_it_works",),
@@ -20,7 +20,7 @@ PLACEMENT = (
     Mutant(
         name="stage-stops-the-others",
         fault="a write that fails keeps the scheduler from watching its nodes",
-        file="src/shoal/core/loops.py",
+        file="src/shoal/core/background_loops.py",
         old="            first = first or error\n",
         new="            raise\n",
         tests=(f"{_LOOP_TESTS}::test_one_stage_that_fails_keeps_none_of_the_others_from_being_done",),
@@ -37,33 +37,33 @@ PLACEMENT = (
         name="cpu-slot-for-gpu-job",
         fault="a job that asks for a GPU gets a CPU slot",
         file="src/shoal/server/scheduler/kinds.py",
-        old="            groups = ((job.device,),)\n",
-        new="            groups = ((job.device,), (CPU,))\n",
+        old="            if demands and groups == ((job.device,),):\n",
+        new="            groups = (*groups, (CPU,))\n            if demands and groups == ((job.device,),):\n",
         tests=(f"{_KINDS_TESTS}::test_a_job_that_names_a_device_gets_that_and_no_other",),
     ),
     Mutant(
         name="gang-mixes-kinds",
         fault="nodes of one attempt run on GPUs and on CPUs",
-        file="src/shoal/server/scheduler/room.py",
-        old="        return _preferred(choice, job, lambda kind: parts[kind].choose(job, most) if kind in parts else None)\n",
-        new="        return _of_one_kind(self.free, job, most)\n",
+        file="src/shoal/server/scheduler/free_slots.py",
+        old="        return _preferred(choice, job, most, lambda kind: parts[kind].choose(job, most) if kind in parts else None)\n",
+        new="        return _of_one_kind(self.free, job, most, frozenset())\n",
         tests=(f"{_KINDS_TESTS}::test_a_gang_never_mixes_kinds",),
     ),
     Mutant(
         name="device-promise-not-checked",
         fault="a job on a GPU's slot trains on the CPU because its torch is a CPU build",
-        file="src/shoal/core/device_promise.py",
+        file="src/shoal/core/device_check.py",
         old="    if build != kind:\n",
         new="    if False:\n",
-        tests=("tests/unit/core/test_device_promise.py::test_a_wrong_build_is_named_and_no_machine_is_blamed",),
+        tests=("tests/unit/core/test_device_check.py::test_a_wrong_build_is_named_and_no_machine_is_blamed",),
     ),
     Mutant(
         name="device-promise-not-kept",
-        fault="a worker that finds its promise broken goes on",
-        file="src/shoal/core/device_promise.py",
+        fault="a worker whose device is missing continues",
+        file="src/shoal/core/device_check.py",
         old="    if (found := broken(torch)) is not None:\n",
         new="    if (found := broken(torch)) is not None and promised() is None:\n",
-        tests=("tests/unit/core/test_device_promise.py::test_the_process_ends_with_the_reason_as_its_last_words",),
+        tests=("tests/unit/core/test_device_check.py::test_the_process_ends_with_the_reason_as_its_last_words",),
     ),
     Mutant(
         name="preempts-what-must-stay",
@@ -84,7 +84,7 @@ PLACEMENT = (
     Mutant(
         name="quota-exceeded-by-one",
         fault="a workspace holds one slot more than its quota",
-        file="src/shoal/server/services/quotas.py",
+        file="src/shoal/server/queue/quotas.py",
         old="return quota is None or held(session, workspace_id) + slots <= quota",
         new="return quota is None or held(session, workspace_id) + slots <= quota + 1",
         tests=("tests/contract/server/test_queue.py::test_a_quota_lowered_between_the_decision_and_the_start_holds",),
@@ -103,7 +103,7 @@ PLACEMENT = (
     Mutant(
         name="first-line-of-an-error",
         fault="of an NCCL error only the first line is read, which does not say what happened",
-        file="src/shoal/agent/reasons.py",
+        file="src/shoal/agent/node/end_reasons.py",
         old="more += [line for line in below if line not in more and classify(line) is not None][:3]",
         new="more += []",
         tests=("tests/unit/server/test_fault_table.py::test_a_fault_of_the_machines_or_their_network_is_tried_again",),

@@ -1,4 +1,4 @@
-"""Between Ray and an agent: whatever of them dies, and however, nothing of the agent is left. No Ray is needed for this."""
+"""Supervisor between Ray and an agent: nothing of the agent remains, whichever of them dies. No Ray is needed."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import threading
 import psutil
 import pytest
 
-from shoal.engines.ray.hand import Hand
+from shoal.engines.ray.actor import MachineActor
 from shoal.testing.engines import eventually
 
 # As bad as a job can be: deaf to SIGTERM, with a grandchild that left for a session of its own.
@@ -36,7 +36,7 @@ def script(tmp_path):
 @pytest.fixture
 def run(script, tmp_path):
     """Have it started under a guard, and wait until it runs; gives its process."""
-    hand = Hand()
+    hand = MachineActor()
 
     def start(*more):
         argv = [sys.executable, str(script), str(tmp_path / "runs"), *more]
@@ -104,7 +104,7 @@ def test_when_the_process_that_started_the_guard_is_killed_all_of_it_ends(script
     pid = os.fork()
     if pid == 0:
         argv = [sys.executable, str(script), str(tmp_path / "runs")]
-        Hand().start("a", str(tmp_path / "work"), argv, None, {})
+        MachineActor().start("a", str(tmp_path / "work"), argv, None, {})
         threading.Event().wait()
     eventually((tmp_path / "runs").exists)
     os.kill(pid, signal.SIGKILL)

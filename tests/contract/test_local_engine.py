@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 from shoal.core.boot import boot_id
 from shoal.engines.base import AgentState, Gang
 from shoal.engines.local import LocalEngine
-from shoal.engines.nursery import Nursery
+from shoal.engines.local.prefork import PreforkParent
 from shoal.testing.engines import EngineContract, eventually, make_gang, stand_in, stand_ins_of
 
 
@@ -49,42 +50,50 @@ class TestLocalEngine(EngineContract):
     pass
 
 
+def _kill_processes_of(work_dir):
+    """Kill the processes that name the directory, and return them."""
+    found = [p for p in psutil.process_iter(["cmdline"]) if work_dir in (p.info["cmdline"] or [])]
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return found
+
+
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
-    nursery = Nursery(sys.executable, {}, tmp_path_factory.mktemp("nursery") / "log")
-    yield nursery
-    nursery.close()
+def prefork(tmp_path_factory):
+    prefork = PreforkParent(sys.executable, {}, tmp_path_factory.mktemp("prefork") / "log")
+    yield prefork
+    prefork.close()
 
 
 class TestLocalEngineWithWarmAgents(EngineContract):
     """These agents are real; they find no server and ask on, until they are ended."""
 
     @pytest.fixture
-    def reopen(self, tmp_path, nursery):
+    def reopen(self, tmp_path, prefork):
         warm = make_gang(tmp_path / "warm-up", num_nodes=1).nodes[0]
         Path(warm.work_dir).mkdir(parents=True)
         (Path(warm.work_dir) / "launch.json").write_text(warm.model_dump_json())
         found = []
 
         def asked():
-            agent = nursery.agent(Path(warm.work_dir) / "launch.json", 1)
+            agent = prefork.agent(Path(warm.work_dir) / "launch.json", 1)
             found.extend([agent] if agent else [])
             return bool(found)
 
         eventually(asked, 60)
         found[0].kill()
         found[0].wait()
-        return lambda: LocalEngine(tmp_path / "nodes", slots=4, nursery=nursery)
+        return lambda: LocalEngine(tmp_path / "nodes", slots=4, prefork=prefork)
 
     @pytest.fixture
     def engine(self, reopen, gang):
         engine = reopen()
         yield engine
         engine.cancel(gang.attempt_id)
-        # Salvages would ask for the server for days.
-        for process in psutil.process_iter(["cmdline"]):
-            if gang.nodes[0].work_dir in (process.info["cmdline"] or []):
-                process.kill()
+        eventually(
+            lambda: not _kill_processes_of(gang.nodes[0].work_dir)
+        )  # recoveries would ask for the server for days
 
     @pytest.fixture
     def gang(self, tmp_path):
@@ -103,13 +112,13 @@ class TestLocalEngineWithWarmAgents(EngineContract):
 
         return count
 
-    def test_they_come_from_the_nursery_and_outlive_it(self, engine, gang, nursery):
+    def test_they_come_from_the_prefork_parent_and_outlive_it(self, engine, gang, prefork):
         engine.start(gang)
         directory = Path(gang.nodes[0].work_dir)
         eventually(lambda: (directory / "agent.json").exists())
         agent = psutil.Process(json.loads((directory / "agent.json").read_text())["pid"])
-        assert agent.ppid() == nursery.pid
-        nursery.close()
+        assert agent.ppid() == prefork.pid
+        prefork.close()
         assert engine.status(gang.attempt_id, 0) is AgentState.ALIVE
         engine.cancel(gang.attempt_id)
         assert engine.status(gang.attempt_id, 0) is AgentState.GONE

@@ -21,6 +21,7 @@ from shoal.testing.live import LiveServer, live_server
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit/server"))  # for web_run: jobs and what agents tell of them
 sys.path.insert(0, str(Path(__file__).parent))
 
+import researched
 from filled import Filled, fill
 from watched import Watched
 
@@ -41,7 +42,7 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One for a file of tests: empty when they start."""
-    with live_server(tmp_path_factory.mktemp("server") / "home", warm=False) as server:
+    with live_server(tmp_path_factory.mktemp("server") / "home") as server:
         yield server
 
 
@@ -57,9 +58,20 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def research(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """Two hundred runs of a search with seeds."""
+    home = tmp_path_factory.mktemp("research") / "home"
+    home.mkdir()
+    made = researched.fill(home)
+    with live_server(home, warm=False) as server, server.client() as client:
+        made.base = client.url
+        yield made
+
+
 @pytest.fixture(scope="session")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pictures of pages are put."""
+    """Folder for screenshots of pages."""
     told = os.environ.get("SHOAL_SHOTS")
     folder = Path(told) if told else tmp_path_factory.mktemp("artifacts")
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +95,7 @@ def looking(chromium: Any, shots: Path, filled: Filled) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def beside_mallory(chromium: Any, shots: Path, filled: Filled) -> Iterator[Watched]:
-    """As `looking`, where every text is hostile."""
+    """Like `looking`, with a server whose texts are all hostile."""
     watched = Watched(chromium, shots).enter(filled, filled.mallory)
     yield watched
     watched.context.close()

@@ -7,9 +7,9 @@ import struct
 import zlib
 
 HOSTILE = "\"'><script>ran(1)</script><img src=x onerror=ran(2)>{{7*7}}${7*7}"
-"""Where it is one line of text. `ran` tells the tests that it did."""
+"""Hostile texts for fields of one line. `ran` tells the tests that a script ran."""
 NAME = "\"'><img src=x onerror=ran(14)>{{7*7}}${7*7}"
-"""Where it stands in addresses, too: no name has a slash."""
+"""Hostile texts for names, which are also parts of addresses: no slashes."""
 CORPUS = [
     HOSTILE,
     "</title></style></textarea></script><script>ran(3)</script>",

@@ -22,22 +22,39 @@ from web_sweeps import SPACE, add_sweep
 
 from shoal.core.artifacts import Manifest
 from shoal.core.bugs import BugCommit
+from shoal.core.charts import NoteSave
 from shoal.core.checkpoints import CheckpointFacts, CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.people import ProfileChange, Role, SecretSet, WorkspaceInvite
+from shoal.core.runs import RunChange
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
 from shoal.core.swarm_views import InvitationCreate
 from shoal.core.sweeps import Choice
+from shoal.server.artifacts import checkpoints, datasets
+from shoal.server.charts import marks
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Checkpoint, Dataset
+from shoal.server.jobs import bug_capsules
+from shoal.server.models.checkpoints import Checkpoint
+from shoal.server.models.datasets import Dataset
 from shoal.server.models.jobs import Attempt, Event, Job, Node
-from shoal.server.models.people import User, Workspace
 from shoal.server.models.sweeps import Sweep
+from shoal.server.models.users import User
+from shoal.server.models.workspaces import Workspace
+from shoal.server.people import invitations as workspace_invitations
+from shoal.server.people import secrets, sign_in
+from shoal.server.people.sign_in import start_session
 from shoal.server.run import open_context
-from shoal.server.services import bugs, checkpoints, datasets, people, secrets, swarm_invitations, workspace_invitations
-from shoal.server.services.people import start_session
+from shoal.server.runs import changes
+from shoal.server.swarms import invitations as swarm_invitations
 from shoal.testing.server import Person, add_key, add_member, add_person, make_context
+
+DENSE = 3000
+"""Points of baseline's metric `dense`, more than a chart shows at once."""
+
+
+def dense(step: int) -> float:
+    return math.sin(step / 40) + 0.3 * math.sin(step * 12.9898)
 
 
 @dataclass(slots=True)
@@ -75,7 +92,7 @@ def fill(home: Path) -> Filled:
             workspace = session.scalars(select(Workspace)).one()
         me = Person(owner.id, owner.email, workspace.id, "", "key_none")
         mallory = add_person(ctx, "mallory@example.org", is_admin=True)
-        made = Filled(_sign_in(ctx, me), _sign_in(ctx, mallory), mallory.workspace_id)
+        made = Filled(sign_in_as(ctx, me), sign_in_as(ctx, mallory), mallory.workspace_id)
         _usual(ctx, me, made)
         _hostile(ctx, mallory, made)
         return made
@@ -83,7 +100,7 @@ def fill(home: Path) -> Filled:
         ctx.db.close()
 
 
-def _sign_in(ctx: Context, person: Person) -> str:
+def sign_in_as(ctx: Context, person: Person) -> str:
     return ctx.db.write(lambda s: start_session(s, s.get_one(User, person.user_id))).token
 
 
@@ -98,12 +115,22 @@ def _usual(ctx: Context, me: Person, made: Filled) -> None:
         run = Run(ctx, me, name, entry=["train.py", "--lr", str(lr)], **given)
         made.jobs[name] = run.id
         _train(run, lr)
+        if name == "baseline":
+            run.steps(0, DENSE, dense=dense)
         if name == "longer":
             _train(run.attempt(), lr, first=150)
         run.become("starting", "running", end, reason="KeyError: 'label' on rank 1" if end == "failed" else None)
-        ctx.db.write(functools.partial(_past, run.id, 1.0 if end == "succeeded" else 0.62))
+        ctx.db.write(functools.partial(past, run.id, 1.0 if end == "succeeded" else 0.62))
         if name == "wider":
             _capsule(run, {"x": "tensor 32 × 784 float32"}, "label", "KeyError")
+    written = {
+        "title": "Baseline, cosine schedule",
+        "note": "the reference for all others",
+        "description": "Trained on the digits\nof last spring.",
+    }
+    about = RunChange(jobs=[made.jobs["longer"]], add_tags=["ablation", "lr"], starred=True, **written)
+    changes.change(ctx, me.access(), about)
+    marks.add_note(ctx, me.access(), "longer", NoteSave(step=120, text="the schedule ends here"))
     add_sweep(ctx, me, "lr-and-width", trials=60, job_id=made.jobs["baseline"])
     add_swarm(ctx, me, "reef", rounds=60, state="stopped", reason="stopped by me@example.org", public=True)
     made.join = swarm_invitations.create(ctx, me.access(), "reef", InvitationCreate()).token
@@ -141,6 +168,8 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
         for step in range(5):
             run.send("metric", {"k": "s", "i": step, "v": {HOSTILE: float(step), "loss": 1.0 / (1 + step)}})
         run.send("metric", {"k": "e", "i": 4, "v": {"verdict": HOSTILE, CORPUS[1]: 1.0}})
+        changes.change(ctx, me.access(), RunChange(jobs=[run.id], title=HOSTILE, note=HOSTILE, description=HOSTILE))
+        marks.add_note(ctx, me.access(), run.id, NoteSave(step=2, text=HOSTILE[:1000]))
         run.show(HOSTILE, picture(), step=1)
         run.show(CORPUS[2], SVG, mime="image/svg+xml", type="figure")
         run.show(CORPUS[3], b"<script>ran(50)</script>", mime="text/html", type="figure")
@@ -151,7 +180,7 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
         run.show("plotly", json.dumps(figure).encode(), mime="application/vnd.plotly.v1+json", type="figure")
         run.table("table", [HOSTILE, "n"], [[text, n] for n, text in enumerate(CORPUS)])
         run.become("starting", "running", "failed", reason=HOSTILE)
-        ctx.db.write(functools.partial(_past, run.id, 0.5))
+        ctx.db.write(functools.partial(past, run.id, 0.5))
         _capsule(run, {HOSTILE: HOSTILE}, HOSTILE, HOSTILE[:100])
     space = SPACE | {"text": Choice(values=CORPUS), HOSTILE: Choice(values=[HOSTILE, 1])}
     made.sweep = add_sweep(ctx, me, "bad-sweep", job_id=made.jobs["bad"], space=space, metric=HOSTILE)
@@ -167,10 +196,10 @@ def _hostile(ctx: Context, me: Person, made: Filled) -> None:
     made.datasets["bad"] = _dataset(ctx, me, "bad-data", data)
     secrets.set_secret(ctx, me.access(), SecretSet(name="SOME", value="a secret"))
     add_key(ctx, me, HOSTILE)
-    people.change_profile(ctx, me.access().principal, ProfileChange(name=HOSTILE))
+    sign_in.change_profile(ctx, me.access().principal, ProfileChange(name=HOSTILE))
 
     def plant(session: Any) -> None:
-        """What only a bug elsewhere could let in."""
+        """Insert data that only a bug elsewhere could let in."""
         session.get_one(Workspace, me.workspace_id).name = NAME
         session.get_one(Job, made.jobs["worse"]).name = NAME
         sweep = session.get_one(Sweep, made.sweep)
@@ -218,13 +247,29 @@ def _train(run: Run, lr: float, *, first: int = 0) -> None:
     ))  # fmt: skip
     for step in (100, 200, 299):
         run.show("samples", picture(step), step=step)
+        bars = {
+            "edges": list(range(13)),
+            "counts": [abs(6 - n) * step % 97 for n in range(12)],
+            "total": step,
+            "mean": 6.0,
+            "std": 2.0,
+        }
+        run.show(
+            "weights",
+            json.dumps(bars).encode(),
+            mime="application/vnd.shoal.histogram+json",
+            type="histogram",
+            step=step,
+        )
+        said = {"texts": [f"Once upon a time, at step {step}, there was a net.", "The loss fell and fell."]}
+        run.show("stories", json.dumps(said).encode(), mime="application/vnd.shoal.texts+json", type="text", step=step)
     run.table(
         "mistakes", ["text", "wanted", "given"], [[f"some words, number {n}", n % 3, (n + 1) % 3] for n in range(12)]
     )
 
 
-def _past(job_id: str, fraction: float, session: Any) -> None:
-    """As if it had run for twenty minutes and ended a while ago."""
+def past(job_id: str, fraction: float, session: Any) -> None:
+    """Set times as if the job had run for twenty minutes and ended a while ago."""
     job, now = session.get_one(Job, job_id), utcnow()
     job.progress = {"step": int(300 * fraction), "total": 300, "unit": "step", "fraction": fraction, "at": time.time()}
     moments = [now - timedelta(minutes=minutes) for minutes in (34, 33.9, 33.5, 13.2)]
@@ -240,7 +285,7 @@ def _past(job_id: str, fraction: float, session: Any) -> None:
 
 
 def _wait(job_id: str, session: Any) -> None:
-    """For nodes that never come."""
+    """Create attempts whose nodes never start."""
     job = session.get_one(Job, job_id)
     job.spec, job.attempts = job.spec | {"min_nodes": 64, "max_nodes": 64}, 0
     session.execute(delete(Attempt).where(Attempt.job_id == job_id))
@@ -254,7 +299,7 @@ def _capsule(run: Run, variables: dict[str, str], message: str, error: str) -> N
         "non_finite": [message],
     }  # fmt: skip
     entry = put(run.ctx, run.person, "capsule.json", json.dumps(about).encode())
-    bugs.commit(run.ctx, run.who, BugCommit(
+    bug_capsules.commit(run.ctx, run.who, BugCommit(
         rank=1, n=0, t=time.time(), step=186, seen=11_904, name="step-000000186-rank-1", error=error, message=message,
         where=f"train.py:31 in {message}", manifest=Manifest(files=[entry]),
     ))  # fmt: skip

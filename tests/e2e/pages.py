@@ -13,7 +13,8 @@ NO_PAGES = {
     f"{_JOB}/logs/lines", f"{_JOB}/logs/search", f"{_JOB}/logs/first-error", f"{_JOB}/logs/download",
     f"{_JOB}/code/picture", f"{_JOB}/code/download", f"{_JOB}/code/archive",
     "/w/{workspace}/datasets/{dataset}/picture", "/w/{workspace}/datasets/{dataset}/download",
-    "/w/{workspace}/jobs/new/preflight/{preflight}", "/leases/ending", f"{_JOB}/jupyter",
+    "/simple", "/simple/", "/simple/{project}", "/simple/{project}/", "/simple/{project}/{name}",
+    "/w/{workspace}/jobs/new/preflight/{preflight}", "/leases/ending", "/install.py", f"{_JOB}/jupyter", "/w/{workspace}/uploads/{upload}",
 }  # fmt: skip
 """Files, streams, redirects and what scripts ask for."""
 
@@ -29,6 +30,8 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "home": ("/", "/"),
         "workspaces": ("/workspaces", "/workspaces"),
         "members": ("/w/{workspace}/members", f"{w}/members"),
+        "runs": ("/w/{workspace}/runs", f"{w}/runs?column=lr&column=train/loss.min"),
+        "runs-groups": ("/w/{workspace}/runs", f"{w}/runs?group=-seed&column=train/loss.min"),
         "jobs": ("/w/{workspace}/jobs", f"{w}/jobs"),
         "jobs-none": ("/w/{workspace}/jobs", f"{w}/jobs?search=nothing"),
         "new-job": ("/w/{workspace}/jobs/new", f"{w}/jobs/new"),
@@ -57,6 +60,8 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "dataset": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=train.csv"),
         "dataset-picture": ("/w/{workspace}/datasets/{dataset}", f"{w}/datasets/words?file=digits/one.png"),
         "leases": ("/w/{workspace}/leases", f"{w}/leases"),
+        "notifications": ("/w/{workspace}/notifications", f"{w}/notifications"),
+        "notices": ("/notices", "/notices"),
         "secrets": ("/w/{workspace}/secrets", f"{w}/secrets"),
         "keys": ("/keys", "/keys"),
         "machines": ("/machines", "/machines"),
@@ -66,6 +71,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "admin": ("/admin", "/admin"),
         "admin-limits": ("/admin/limits", "/admin/limits"),
         "admin-quotas": ("/admin/quotas", "/admin/quotas"),
+        "admin-audit": ("/admin/audit", "/admin/audit"),
         "not-found": ("/", "/w/default/jobs/nothing"),
         "sign-in": ("/sign-in", "/sign-in"),
         "sign-up": ("/sign-up", "/sign-up"),
@@ -76,7 +82,10 @@ def settled(page: object, address: str) -> None:
     """The page, with its charts drawn and its log shown."""
     page.goto(address)  # type: ignore[attr-defined]
     for place, shown in (
-        ("#charts", ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden]), #no-rounds:not([hidden])"),
+        (
+            ":not([hidden]) > #charts",
+            ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden]), #no-rounds:not([hidden])",
+        ),
         ("#log", "#log > *"),
         ("#plots", "#parallel .axis-name, #no-results:not([hidden])"),
     ):

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import enter
+from browser_actions import enter
 from playwright.sync_api import expect
 
 from shoal.testing.patience import patient
@@ -109,7 +109,9 @@ def watch_the_charts(page):
     before = chart.locator("header output").inner_text()
     expect(chart.locator("header output")).not_to_have_text(before, timeout=patient(20_000))
     page.get_by_label("Run time").check()
+    page.locator("#chart-tools summary", has_text="Options").click()
     page.get_by_label("Log scale").check()
+    page.keyboard.press("Escape")
     page.locator("#smooth").fill("0.9")
     expect(page.locator("output[for=smooth]")).to_have_text("0.90")
 

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import drop, enter
+from browser_actions import drop, enter
 from playwright.sync_api import expect
 
 from shoal.testing.live import live_server
@@ -14,7 +14,7 @@ WAIT_MS = 60_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("server") / "home", preflight=True, warm=False) as server:
+    with live_server(tmp_path_factory.mktemp("server") / "home", preflight=True) as server:
         yield server
 
 
@@ -52,7 +52,7 @@ def test_one_that_would_fail_is_not_started_until_one_says_so(server, watched):
     expect(page.locator("#preflight")).to_contain_text("torch_geometrically")
     with server.client() as client:
         assert client.jobs.list(search="faulty") == []
-    page.get_by_role("button", name="Start it all the same").click()
+    page.get_by_role("button", name="Start it anyway").click()
     page.wait_for_url("**/jobs/faulty")
     assert server.wait_for("faulty", lambda job: job.status.is_terminal).status == "failed"
     assert watched.problems == []

@@ -5,17 +5,18 @@ from datetime import timedelta
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import enter
+from browser_actions import enter
 from playwright.sync_api import expect
 from sqlalchemy import select, update
 
-from shoal.core.leases import LeaseAsk
+from shoal.core.leases import LeaseRequest
 from shoal.core.schema import utcnow
 from shoal.core.settings import Layout, ServerSettings
+from shoal.server.leases import service as leases
 from shoal.server.models.leases import Lease
-from shoal.server.models.people import User, Workspace
+from shoal.server.models.users import User
+from shoal.server.models.workspaces import Workspace
 from shoal.server.run import open_context
-from shoal.server.services import leases
 from shoal.testing.live import live_server
 from shoal.testing.server import Person
 
@@ -32,7 +33,7 @@ def server(tmp_path):
         owner, workspace = session.scalars(select(User)).one(), session.scalars(select(Workspace)).one()
     ctx.gateway.demand = lambda: None
     leases.rent(
-        ctx, Person(owner.id, owner.email, workspace.id, "", "key_none").access(), LeaseAsk(name="box", accels=2)
+        ctx, Person(owner.id, owner.email, workspace.id, "", "key_none").access(), LeaseRequest(name="box", accels=2)
     )
     soon = update(Lease).values(expires_at=utcnow() + timedelta(minutes=50))
     ctx.db.write(lambda session: session.execute(soon) and None)

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import enter
+from browser_actions import enter
 from playwright.sync_api import expect
 
 from shoal.testing.patience import patient

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import drop, enter
+from browser_actions import drop, enter
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -26,7 +26,7 @@ def test_code_is_dropped_arguments_are_filled_in_and_the_job_runs_as_the_command
     page = watched.page
     base = enter(server, page)
     page.goto(f"{base}/w/default/jobs")
-    page.get_by_role("link", name="New job").click()
+    page.get_by_role("link", name="New job").first.click()
     page.wait_for_url("**/jobs/new")  # with its scripts
     drop(page, "look.ipynb", b"{}")
     expect(page.locator(".bring .form-error")).to_contain_text("not a notebook")
@@ -51,7 +51,7 @@ def test_code_is_dropped_arguments_are_filled_in_and_the_job_runs_as_the_command
     page.get_by_role("button", name="Start the job").click()
     expect(page.locator("#submit-error")).to_contain_text("can never run here")
     page.get_by_label("Slots per node").fill("2")
-    expect(page.locator("#preview .note")).to_contain_text("start at once")
+    expect(page.locator("#preview .note")).to_contain_text("start immediately")
 
     cookies = watched.context.cookies()
     watched.context.clear_cookies()

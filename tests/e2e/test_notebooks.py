@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import drop, enter
+from browser_actions import drop, enter
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -31,7 +31,7 @@ def test_a_notebook_is_dropped_looked_through_and_run(server, watched):
     )
     expect(page.get_by_label("Script to run")).to_have_value("My_net.py")
     expect(page.locator(".receipt summary")).to_have_text("My net.ipynb: 2 cells, 1 to decide about")
-    expect(page.locator(".receipt")).to_contain_text("Google Drive is not there in a job")
+    expect(page.locator(".receipt")).to_contain_text("Google Drive is not available in a job")
     page.get_by_label("All of them in one line").fill("--lr 1")
     page.get_by_role("button", name="Start the job").click()
     page.wait_for_url("**/jobs/My-net")
@@ -40,7 +40,7 @@ def test_a_notebook_is_dropped_looked_through_and_run(server, watched):
     page.goto(f"{base}/w/default/jobs/My-net/code")
     expect(page.locator("#receipt")).to_contain_text("needs a decision")
     page.goto(f"{base}/w/default/jobs/My-net/checkpoints")
-    expect(page.get_by_text("nmp.download_checkpoint(")).to_contain_text(server.inspect("My-net")["id"])
+    expect(page.get_by_text("shoal.download_checkpoint(")).to_contain_text(server.inspect("My-net")["id"])
     assert watched.problems == []
 
 

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import drop
+from browser_actions import drop
 from playwright.sync_api import expect
 from watched import Watched
 
@@ -43,7 +43,7 @@ MAIL, PASSWORD = "ada@example.org", "long enough, this"
 def shared(tmp_path_factory):
     """A server of several people: nobody has an account yet."""
     home = tmp_path_factory.mktemp("shared") / "home"
-    with live_server(home, preflight=True, warm=False, shared=True) as server:
+    with live_server(home, preflight=True, shared=True) as server:
         yield server
 
 
@@ -115,7 +115,7 @@ def test_2_drop_a_dataset(page, base):
 
 def test_3_start_a_job_by_drag_and_drop_and_watch_it(page, person, base, tmp_path):
     page.goto(f"{base}/w/team/jobs")
-    page.get_by_role("link", name="New job").click()
+    page.get_by_role("link", name="New job").first.click()
     page.wait_for_url("**/jobs/new")
     drop(page, "project.zip", in_a_zip(train_py=SCRIPT, README="hello"))
     expect(page.get_by_label("Script to run")).to_have_value("train.py")

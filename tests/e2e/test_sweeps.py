@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from hands import enter
+from browser_actions import enter
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -49,7 +49,7 @@ def test_a_sweep_is_made_from_a_job_watched_and_run_again(server, watched, folde
     page.goto(f"{base}/w/default/jobs/first")
     page.get_by_role("link", name="Sweep", exact=True).click()
     expect(page.get_by_label("Name of the sweep")).to_have_value("first-sweep")
-    expect(page.get_by_label("Metric that tells a good trial")).to_have_value("eval/loss")
+    expect(page.get_by_label("Metric to compare trials by")).to_have_value("eval/loss")
     page.get_by_role("button", name="Make this argument a parameter").click()
     values = page.get_by_label("Values of the parameter")
     expect(page.get_by_label("Name of a parameter")).to_have_value("lr")
@@ -81,7 +81,7 @@ def test_a_sweep_is_made_from_a_job_watched_and_run_again(server, watched, folde
     expect(page.locator("#trials tbody tr").first).to_contain_text("best")
     page.get_by_role("button", name="Run failed again").click()
     page.locator("#ask").get_by_role("button", name="Run failed again").click()
-    expect(page.locator(".toast", has_text="goes on")).to_be_visible()
+    expect(page.locator(".toast", has_text="is running again")).to_be_visible()
     expect(page.locator(".toast", has_text="first-sweep finished.")).to_be_visible(timeout=SOON)
     page.locator("#trials tbody a", has_text="first-sweep-0").click()
     page.get_by_role("link", name="first-sweep", exact=True).click()

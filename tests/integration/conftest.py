@@ -11,7 +11,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module")
 def server(request, tmp_path_factory):
-    """One real server for a file of tests; it preloads torch unless the file says `PRELOADS = False`."""
+    """One real server for a file of tests; its agents start by their command lines if the file says `PRELOADS = False`."""
     warm = getattr(request.module, "PRELOADS", True)
     with live_server(tmp_path_factory.mktemp("home"), slots=4, warm=warm) as server:
         yield server

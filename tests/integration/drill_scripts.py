@@ -5,6 +5,7 @@ optimizer, to `run.prepare`.
 """
 
 _TRAINING = """
+import shoal.testing.light_torch
 import time
 import torch, shoal
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.core.leases import LeaseAsk
+from shoal.core.leases import LeaseRequest
 from shoal.testing.patience import patient
 
 
@@ -58,9 +58,9 @@ class Guest:
 
 
 def rent(server, keys, name, *, key="mine", **asked):
-    """Without the CLI, which takes its time."""
+    """Rent a machine by the API, because the CLI is slower."""
     with server.client() as client:
-        made = client.leases.rent(LeaseAsk(name=name, ssh_keys=[(keys / f"{key}.pub").read_text()], **asked))
+        made = client.leases.rent(LeaseRequest(name=name, ssh_keys=[(keys / f"{key}.pub").read_text()], **asked))
         return client.leases.wait(made.id, timeout_s=patient(60)).model_dump(mode="json") | {"password": made.password}
 
 

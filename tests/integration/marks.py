@@ -1,4 +1,4 @@
-"""What the tests with real processes are marked with."""
+"""Marks of tests with real processes."""
 
 import os
 from collections.abc import Callable

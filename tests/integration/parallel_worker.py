@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shoal.sdk import guards
+from shoal.sdk import misuse_checks
 from shoal.sdk.device import choose_device
-from shoal.sdk.group import close_group, object_group, store
 from shoal.sdk.parallel import Parallel, make
+from shoal.sdk.ranks.group import close_group, object_group, store
 
 STEPS = 20
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -226,7 +226,7 @@ def bare_model() -> dict[str, Any]:
     warned: list[str] = []
     parallel, wrapped, _ = start("ddp", None, models.GPT(depth=2))
     inner = parallel.unwrap(wrapped)
-    guards.watch_model(wrapped, inner, lambda code, text: warned.append(code))
+    misuse_checks.watch_model(wrapped, inner, lambda code, text: warned.append(code))
     x, y = next(models.batches(1))
     for _ in range(2):
         models.cross_entropy(wrapped(x), y).backward()
@@ -243,10 +243,10 @@ def same_data() -> dict[str, Any]:
     for name, share in {"same": 0, "different": RANK}.items():
         warned: list[str] = []
         parallel, wrapped, _ = start("ddp", None, models.GPT(depth=2))
-        watch = guards.watch_batches(wrapped)
+        watch = misuse_checks.watch_batches(wrapped)
         x, y = next(models.batches(1, share, WORLD))
         models.cross_entropy(wrapped(x), y).backward()
-        guards.check_batches(watch, parallel.data_rank, lambda code, text, to=warned: to.append(code))
+        misuse_checks.check_batches(watch, parallel.data_rank, lambda code, text, to=warned: to.append(code))
         found[name] = warned
     return found
 

@@ -27,7 +27,7 @@ class RayHosts:
         self.engine = self.open()
 
     def open(self) -> RayEngine:
-        """As a server that has just started would."""
+        """Return an engine like that of a server that has just started."""
         return RayEngine(self.head, self.machines)
 
     def machines(self) -> list[Machine]:

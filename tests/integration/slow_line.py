@@ -25,7 +25,7 @@ class SlowLine:
         self._thread = threading.Thread(target=self._accept)
 
     def wait_for_up(self, num_bytes: int, timeout_s: float = 30.0) -> None:
-        """Until this much has gone to the server."""
+        """Wait until this many bytes were sent to the server."""
         deadline = time.monotonic() + patient(timeout_s)
         while self.up < num_bytes:
             assert time.monotonic() < deadline, f"only {self.up} bytes in {timeout_s} s"

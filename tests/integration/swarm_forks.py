@@ -53,7 +53,7 @@ class Forked:
             os.kill(self.pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """Politely, then with all that it has started."""
+        """End it politely, then kill all that it has started."""
         self.terminate()
         deadline = time.monotonic() + 10
         while self.poll() is None and time.monotonic() < deadline:
@@ -63,6 +63,21 @@ class Forked:
         self.wait()
         os.close(self._stdin)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def make_own_locks() -> None:
+    """Replace the locks of hivemind in a process that was forked after it was imported.
+
+    They are semaphores in memory shared with the parent and so with every other fork: one that is killed while it holds such
+    a lock would stop all others at their next step.
+    """
+    import multiprocessing
+
+    from hivemind.utils.asyncio import _AsyncContextWrapper
+    from hivemind.utils.mpfuture import MPFuture
+
+    MPFuture.reset_backend()
+    _AsyncContextWrapper.EXECUTOR_LOCK = multiprocessing.Lock()
 
 
 def _become(main: Callable[[], int | None], argv: list[str], files: list[int]) -> NoReturn:
@@ -77,6 +92,7 @@ def _become(main: Callable[[], int | None], argv: list[str], files: list[int]) -
             signal.signal(number, signal.SIG_DFL)
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.argv = argv
+        make_own_locks()
         code = main() or 0
     except SystemExit as end:
         code = int(end.code or 0)

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from shoal.server.services.swarm_watch import SwarmWatch
+from shoal.server.swarms.watch import SwarmWatch
 from shoal.testing.server import make_context
 
 

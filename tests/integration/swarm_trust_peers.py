@@ -1,7 +1,7 @@
 """Peers of a swarm for the tests, forked from one process that has loaded torch and hivemind once.
 
-Told by one JSON file: what is the same for all (`settings`), and a mapping for each peer, of which `poison` is a factor
-on what it sends (not on what it believes) from round `since` on. Says what happens in JSON lines.
+Told by one JSON file: what is the same for all (`settings`), and a mapping for each peer, of which `poison` is a lie (see
+`lie`) about what it sends (not what it believes) from round `since` on. Says what happens in JSON lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import shoal.swarm.rounds  # noqa: F401  and so would every peer this
+from shoal.swarm.averaging.codec import on_grid
 from shoal.swarm.optimizer import Optimizer
 
 BATCH = 32
-STEP_S = 0.02
-"""What a step takes at least: rounds must be longer than it takes to hear of each other."""
+STEP_S = 0.05
+"""Minimum duration of a step: rounds must be longer than the peers need to find each other."""
 
 
 class Task:
@@ -65,17 +66,38 @@ def alone(samples: int) -> None:
     say(alone=task.loss())
 
 
+def lie(poison: str | float, update: Tensor, first: Tensor) -> Tensor:
+    """What a liar sends in place of its update: a factor of it, or one of the lies with a name."""
+    match poison:
+        case "nan":
+            return update * math.nan
+        case "shift":
+            return on_grid(update * -30 + 100)
+        case "replay":
+            return first
+    return on_grid(update * float(poison))
+
+
 def train(number: int, settings: dict[str, Any], own: dict[str, Any], rounds: int, rollbacks: int, count: int) -> None:
     torch.set_num_threads(1)
     task, rng = Task(), torch.Generator().manual_seed(100 + number)
-    poison, since = float(own.pop("poison", 1.0)), own.pop("since", 0)
+    poison, since = own.pop("poison", None), own.pop("since", 0)
     inner = torch.optim.AdamW(task.model.parameters(), lr=5e-3)
     optimizer = Optimizer(task.model, inner=inner, batch_size=BATCH, **settings, **own)
     swarm, told = optimizer.swarm, -1
     real = swarm._averager.exchange
 
+    first: list[Tensor] = []
+
     def exchange(update: Tensor, **options: Any) -> Any:
-        return real(update * (poison if swarm.round >= since else 1.0), **options)
+        first.append(update) if not first else None
+        if poison is None or swarm.round < since:
+            return real(update, **options)
+        if poison == "fake":  # claims ten times the samples, of which it has trained none
+            swarm.stats.samples *= 10
+            about = {"samples": swarm.stats.samples}
+            return real(torch.zeros_like(update), **options | {"weight": swarm.stats.samples, "about": about})
+        return real(lie(poison, update, first[0]), **options)
 
     swarm._averager.exchange = exchange
     say(peer=own["peer"], joined=swarm.round, p2p=swarm._links.p2p)
@@ -92,12 +114,12 @@ def train(number: int, settings: dict[str, Any], own: dict[str, Any], rounds: in
         time.sleep(STEP_S)
         if swarm.round != told:
             told = swarm.round
-            receipt = swarm.tally.receipt
+            receipt = swarm.stats.receipt
             say(
                 peer=own["peer"], round=told, averaged=receipt.get("averaged"), odd=receipt.get("odd"), loss=loss.item()
             )
     optimizer.leave()
-    say(peer=own["peer"], final=task.loss() if poison == 1.0 else math.nan, round=swarm.round, hash=swarm._state.hash)
+    say(peer=own["peer"], final=task.loss() if poison is None else math.nan, round=swarm.round, hash=swarm._state.hash)
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ import torch
 import torch._dynamo  # which the first optimizer would load, in every peer again
 from model import LetterModel
 from sums import Sums
+from swarm_forks import make_own_locks
 from torch.utils.data import DataLoader, TensorDataset
 from train import held_out_loss
 
@@ -72,6 +73,7 @@ def start(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     tempfile.tempdir = None
+    make_own_locks()
     train(asked["told"])
 
 
@@ -110,7 +112,7 @@ def train(told: dict[str, Any]) -> None:
         run.step(loss=loss)
         if swarm is not None and swarm.round != seen:
             seen = swarm.round
-            receipt = swarm.tally.receipt
+            receipt = swarm.stats.receipt
             say(round=seen, samples=swarm.samples, members=len(receipt.get("members", [])), averaged=receipt["averaged"],
                 lr=optimizer.param_groups[0]["lr"], s=round(receipt.get("round_s", 0.0), 2))  # fmt: skip
         elif swarm is not None:

@@ -12,7 +12,6 @@ from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
-PRELOADS = False
 
 TRAIN = """
 import os, sys
@@ -101,7 +100,7 @@ def test_a_local_run_fails_with_the_reason_and_keeps_the_step(failed):
     run, printed = failed
     _, about = capsule_of(run)
     assert about["error"]["type"] == "NonFiniteLoss" and about["problems"] == [] and about["step"] == 3
-    reason = "the loss of step 3 is nan; the batch holds 1 values in 0 that are not finite either"
+    reason = "the loss of step 3 is nan; the batch has 1 values in 0 that are not finite either"
     assert f"Rank {about['rank']} failed: shoal.train.bug.NonFiniteLoss: {reason}" in printed
     assert f"shoal replay shoal-runs/{run.name}" in printed
     assert about["locals"]["noise"] == "tensor of (4, 1), float32"
@@ -137,10 +136,10 @@ def test_a_sharded_model_is_left_out_and_the_rest_kept_without_waiting_for_the_o
     capsule, about = capsule_of(project / "sharded")
     assert "NonFiniteLoss: the loss of step 3 is nan" in failed.stderr and about["non_finite"] == []
     assert about["problems"] == [
-        "model.pt could not be written: RuntimeError: the model is in pieces on several workers"
+        "model.pt could not be written: RuntimeError: the model is sharded over several workers"
     ]
     again = shoal(project, "replay", "sharded", code=1)
-    assert "begins with the weights that the script makes" in again.stderr and "It happened again." in again.stderr
+    assert "uses the initial weights of the script's model" in again.stderr and "It happened again." in again.stderr
     assert {p.name for p in capsule.iterdir()} == {"capsule.json", "batch.pt", "rng.pt", "locals.pt"}
 
 

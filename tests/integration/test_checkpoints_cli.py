@@ -13,7 +13,6 @@ import pytest
 
 from shoal.client.local import owner_key, running_server
 
-PRELOADS = False
 # Saves every tenth step, and goes on from what it is given. Without an argument it ends; `hang` waits at step 20.
 SCRIPT = """
 import json, os, sys, time
@@ -37,7 +36,7 @@ for step in range(start + 10, 31, 10):
 BARE = """
 import re, sys
 from importlib import metadata
-here, wanted = set(), ["shoal"]
+here, wanted = set(), ["shoal-train"]
 while wanted:
     name = re.sub("[-_.]+", "-", wanted.pop()).lower()
     try:
@@ -54,8 +53,8 @@ class Missing:
         if name.partition(".")[0] in others:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
-from NetmindMixins.Netmind import nmp
-print(nmp.download_checkpoint(job_id=sys.argv[1], token=sys.argv[2], url=sys.argv[3]))
+import shoal
+print(shoal.download_checkpoint(job_id=sys.argv[1], token=sys.argv[2], url=sys.argv[3]))
 """
 
 

@@ -9,7 +9,6 @@ from shoal.client.local import read_record
 from shoal.testing.engines import eventually
 from shoal.testing.live import LiveServer
 
-PRELOADS = False
 WAITS = "import time; print('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
@@ -60,6 +59,40 @@ def test_a_renamed_directory_takes_its_jobs_along(own_server, code, tmp_path):
         moved.close()
         moved.home.rename(own_server.home)
     eventually(lambda: not agents(own_server), 30)
+
+
+def test_a_backup_of_a_running_server_restores_to_a_new_instance_and_the_original_goes_on(own_server, code, tmp_path):
+    """F25 and T24, by the commands: the job starts again there, a key revoked meanwhile is refused, the agent is untouched."""
+    own_server.cli("training", "run", "long", "--dir", str(code({"train.py": WAITS})), "--", "train.py")
+    own_server.wait_for("long", lambda job: job.status == "running", "running")
+    [agent] = agents(own_server)
+    lost = own_server.json("key", "create", "lost-laptop")["key"]
+    place = str(tmp_path / "backups")
+    first = own_server.json("server", "backup", "create", place)
+    own_server.cli("key", "revoke", "lost-laptop")
+    own_server.cli("server", "backup", "create", place)
+    assert len(own_server.json("server", "backup", "list", place)) == 2
+    assert own_server.json("server", "backup", "verify", place)["problems"] == []
+    assert own_server.json("server", "check")["ok"]
+    assert "error" not in {f["state"] for f in own_server.json("server", "doctor")}
+    there = LiveServer(tmp_path / "there", slots=4)
+    there.home.mkdir()
+    try:
+        found = there.json("server", "restore", place, "--id", first["id"])
+        assert (found["epoch"], found["revoked"]) == (1, 1)
+        there.start()
+        again = there.wait_for("long", lambda job: job.attempts == 2 and job.status == "running", "started again")
+        assert "belongs to the original server" in again.attempt_list[0].reason
+        record = read_record(there.layout)
+        refused = there.cli("training", "list", env={"SHOAL_URL": record.url, "SHOAL_API_KEY": lost}, check=5)
+        assert "expired or revoked" in refused.stderr or "revoked" in refused.stderr
+        assert there.json("billing", "verify")["whole"]
+        there.cli("server", "restore", place, check=4)
+        there.cli("training", "stop", "long", "--wait")
+    finally:
+        there.close()
+    assert agents(own_server) == [agent]
+    assert own_server.inspect("long")["attempts"] == 1
 
 
 def agents(server):

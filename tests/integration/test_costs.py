@@ -35,7 +35,7 @@ print("TOOK", time.time() - begun, flush=True)
 
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("home"), slots=4, warm=False) as server:
+    with live_server(tmp_path_factory.mktemp("home"), slots=4) as server:
         server.cli("billing", "price", "cpu", str(PRICE), "--currency", "EUR")
         yield server
 

@@ -19,8 +19,6 @@ from slow_line import slow_line
 from shoal.client.local import owner_key, running_server
 from shoal.testing.patience import patient
 
-PRELOADS = False
-
 
 def content(root):
     return {str(p.relative_to(root)): p.read_bytes() for p in Path(root).rglob("*") if p.is_file()}
@@ -69,7 +67,7 @@ def far_away(server, tmp_path):
 def test_an_interrupted_push_goes_on_where_it_stopped(server, far_away, tree):
     line, size = far_away.line, sum(map(len, content(tree).values()))
     said = far_away.interrupt("dataset", "push", "cut", "--file", str(tree), when=lambda: line.wait_for_up(12_000_000))
-    assert "The same command goes on where this one stopped." in said
+    assert "Run the same command again to continue." in said
     assert [d["status"] for d in server.json("dataset", "list") if d["name"] == "cut"] == ["uploading"]
     first, line.up, line.bytes_per_s = line.up, 0, 1e9
     pushed = json.loads(far_away.run("dataset", "push", "cut", "--file", str(tree), "--json").stdout)
@@ -90,7 +88,7 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(server, far_away, tree, t
             deadline.wait(0.005)
 
     said = far_away.interrupt(*args, when=half)
-    assert "The same command goes on where this one stopped." in said and not (tmp_path / "out").exists()
+    assert "Run the same command again to continue." in said and not (tmp_path / "out").exists()
     first, line.bytes_per_s = line.down, 1e9
     fetched = json.loads(far_away.run(*args, "--json").stdout)
     assert content(tmp_path / "out") == content(tree)

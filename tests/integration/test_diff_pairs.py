@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
 from shoal.testing.patience import patient
 
 pytest.importorskip("torch")
@@ -146,10 +146,7 @@ def test_the_planted_cause_is_named_and_the_step_where_it_shows(pairs, name):
 
 def test_a_job_run_twice_is_the_same_to_the_bit(pairs):
     done = pairs.cli("training", "diff", "base", "same")
-    assert (
-        "the same to the bit, from step 1 to 8" in done.stdout
-        and "are the same, as far as they are known" in done.stdout
-    )
+    assert "identical, bit by bit, from step 1 to 8" in done.stdout and "No known differences in code" in done.stdout
 
 
 def test_the_command_prints_cause_step_and_lines_and_its_exit_code_tells(pairs):

@@ -15,7 +15,7 @@ import pytest
 from marks import takes_minutes
 
 from shoal.client.local import start_server
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
 from shoal.testing.engines import eventually
 from shoal.testing.live import LiveServer
 
@@ -171,13 +171,13 @@ def test_a_frozen_machine_is_given_up_what_thaws_commits_nothing_and_the_job_gro
     enough.touch()
     view = server.wait_for("elastic", lambda j: j.status.is_terminal, "ends", 90)
     assert (view.status, [a.num_nodes for a in view.attempt_list]) == ("succeeded", [2, 1, 2]), view.reason
-    assert view.attempt_list[1].reason == "saved, to go on with 2 nodes instead of 1"
+    assert view.attempt_list[1].reason == "saved, to continue with 2 nodes instead of 1"
     assert_every_sample_once(server)
     eventually(lambda: server.there() == [], 20)
 
 
 def assert_every_sample_once(server):
-    """By what the ranks have printed: of each step what the last attempt that made it says is what counts."""
+    """Check the samples that the ranks printed: for each step, the last attempt that made it counts."""
     words = [(line["attempt"], line["rank"], line["text"].split()) for line in server.logs("elastic")]
     begins = sorted({(attempt, *map(int, w[1:])) for attempt, _, w in words if w[0] == "begins"})
     assert [world for _, world, _ in begins] == [4, 2, 4] and begins[1][2] >= 10 and begins[2][2] > begins[1][2]

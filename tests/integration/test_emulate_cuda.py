@@ -263,6 +263,29 @@ def test_pytorchs_own_examples_find_their_accelerators_and_train(here):
     )
 
 
+IDLE = """
+import sys, torch
+if torch.{module}.device_count() < 2:
+    print("Unable to locate sufficient 2 gpus to run this example. Exiting.")
+    sys.exit()
+torch.ones(1).to("cuda")
+"""
+NOTHING = "found one device and ended without using any, so it has done nothing"
+
+
+@pytest.mark.parametrize("module", ["cuda", "accelerator"])
+def test_a_script_that_ends_well_having_done_nothing_is_warned_of(here, module):
+    done = run(here, IDLE.format(module=module))
+    assert "Unable to locate" in done.stdout
+    assert NOTHING in done.stderr and "--nproc N" in done.stderr
+
+
+def test_a_script_that_works_with_what_it_found_is_not_warned_of(here):
+    assert "warning" not in run(here, IDLE.format(module="cuda"), "-n", "2").stderr
+    trains = "import torch\nprint(torch.cuda.device_count())\ntorch.ones(1, requires_grad=True).sum().backward()\n"
+    assert "warning" not in run(here, trains).stderr
+
+
 TRAINER = """
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from shoal.core.ports import free_port
-from shoal.sdk.ledger import audit
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
+from shoal.sdk.samples.sample_log import audit
 from shoal.sdk.saving import layout
 from shoal.testing.forks import Fork
 from shoal.testing.patience import patient
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(ranks: Ranks, un
 
 
 def reach(directory: Path, steps: int) -> None:
-    """Until so many more steps are made, or all of them."""
+    """Wait until this many more steps were made, or all of them."""
     seen, until = directory / "seen.0", time.monotonic() + patient(60)
     lines = made = seen.read_text().count("\n") if seen.exists() else 0
     while made < lines + steps and not (directory / "final.0").exists():

@@ -21,7 +21,7 @@ TIMEOUT_S = 240
 
 
 def run(example: str, tmp_path: Path, *args: str, workers: int = 1) -> str:
-    """What it printed; in a copy, so that nothing is left beside the sources."""
+    """Run an example in a copy, so that nothing remains beside the sources; return its output."""
     folder = tmp_path / example
     if not folder.exists():
         shutil.copytree(ROOT / "examples" / example, folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
@@ -36,7 +36,7 @@ def run(example: str, tmp_path: Path, *args: str, workers: int = 1) -> str:
 
 
 def values_in(said: str) -> dict[str, float]:
-    """Of the last evaluation."""
+    """Return the values of the last evaluation."""
     found = re.search(r"finished after \d+ \w+: (\{.*\})", said)
     assert found, said
     values: dict[str, float] = ast.literal_eval(found.group(1))

@@ -15,6 +15,7 @@ from shoal.core.settings import Layout
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
 from shoal.testing.patience import patient
+from shoal.testing.processes import command, environment
 
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 SHORT_JOBS = 16 if ROUNDS == 1 else 50
@@ -54,7 +55,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("faults"), slots=4, warm=False, stop_grace_s=1.0) as server:
+    with live_server(tmp_path_factory.mktemp("faults"), slots=4, stop_grace_s=1.0) as server:
         yield server
 
 
@@ -84,7 +85,7 @@ def test_a_job_that_ends_while_the_server_is_down_is_told_when_it_is_back(server
     server.cli("training", "run", "behind", "--dir", str(folder), "--", "train.py", "300")
     view = server.wait_for("behind", lambda j: j.status == "running")
     server.kill()
-    eventually(lambda: not [p for p in processes_of(view.id) if "train.py" in " ".join(p.cmdline())])
+    eventually(lambda: not [p for p in processes_of(view.id) if "train.py" in command(p)])
     server.start()
     after = server.wait_for("behind", lambda j: j.status.is_terminal, "is settled")
     assert (after.status, after.exit_code, after.attempts) == ("succeeded", 0, 1)
@@ -103,7 +104,7 @@ def test_a_killed_worker_costs_one_attempt_and_the_events_tell_it(server, code, 
 
     eventually(lambda: len(pids()) == 4, 60)
     job_id = server.inspect(name)["id"]
-    victim = next(p for p in processes_of(job_id) if p.environ().get("RANK") == "3")
+    victim = next(p for p in processes_of(job_id) if environment(p).get("RANK") == "3")
     victim.send_signal(signal.SIGKILL)
     killed_at = time.time()
     view = server.wait_for(name, lambda j: j.status.is_terminal, "recovers", 120)
@@ -181,7 +182,7 @@ def test_two_commands_at_once_start_one_server(tmp_path, server):
         thread.join()
     with live_server(home) as fresh:
         assert len(set(got)) == 1
-        assert len([p for p in fresh.processes() if "shoal.server" in " ".join(p.cmdline())]) == 1
+        assert len([p for p in fresh.processes() if "shoal.server" in command(p)]) == 1
 
 
 def test_many_short_jobs_run_in_order_and_no_slot_is_used_twice(server, code):

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -10,11 +12,12 @@ from sqlalchemy import text
 
 from shoal.core.errors import StorageFull
 from shoal.server.db import Database
-from shoal.server.reserve import Reserve
+from shoal.server.disk_reserve import Reserve
 from shoal.testing.live import live_server
-from shoal.testing.patience import patient
+from shoal.testing.patience import patient, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+IMPATIENT = {"SHOAL_PATIENCE_S": "0"}
 
 
 @pytest.fixture
@@ -38,15 +41,26 @@ def test_a_full_disk_refuses_new_work_and_recovers_by_itself(small_disk, code):
             except OSError:
                 pass
         (folder / "data.bin").write_bytes(os.urandom(3_000_000))
-        refused = server.cli("training", "run", "during", "--dir", str(folder), "--", "train.py", check=4)
+        submit = ("training", "run", "during", "--dir", str(folder), "--", "train.py")
+        refused = server.cli(*submit, check=4, env=IMPATIENT)
         errors = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
         assert len(errors) == 1
         assert "full" in errors[0]
         assert [j["name"] for j in server.json("training", "list")] == ["before"]
-        filler.unlink()
+        with ThreadPoolExecutor(1) as other, (small_disk.parent / "said").open("w+") as said:
+            waiting = other.submit(_in_process, server, submit, said)
+            wait_until(lambda: "Ctrl-C gives up" in (small_disk.parent / "said").read_text(), "the command waits")
+            filler.unlink()
+            assert waiting.result() == 0
         run = server.cli("training", "run", "after", "--dir", str(folder), "-f", "--", "train.py")
         assert "ran" in run.stdout
+        server.cli("training", "wait", "during")
         assert {j["status"] for j in server.json("training", "list")} == {"succeeded"}
+
+
+def _in_process(server, args, stderr):
+    command = [sys.executable, "-m", "shoal.cli", *args]
+    return subprocess.run(command, env=server.env(), cwd=server.home, stderr=stderr, check=False).returncode
 
 
 _FILLS_THE_DISK = """
@@ -70,13 +84,14 @@ def test_a_job_that_fills_the_disk_is_named_and_can_be_stopped_and_deleted(small
             assert time.monotonic() < deadline, server.json("training", "inspect", "hog")
             time.sleep(0.2)
         (folder / "data.bin").write_bytes(os.urandom(3_000_000))
-        refused = server.cli("training", "run", "during", "--dir", str(folder), "--", "train.py", check=4)
+        refused = server.cli(
+            "training", "run", "during", "--dir", str(folder), "--", "train.py", check=4, env=IMPATIENT
+        )
         assert "job 'hog'" in refused.stderr and "shoal training stop hog" in refused.stderr
+        wait_until(lambda: "disk_full" in [e["kind"] for e in server.inspect("hog")["events"]], "the job is named")
         server.cli("training", "stop", "hog")
         server.cli("training", "wait", "hog", check=None)
-        found = server.json("training", "inspect", "hog")
-        assert found["status"] == "stopped"
-        assert "disk_full" in [e["kind"] for e in found["events"]]
+        assert server.inspect("hog")["status"] == "stopped"
         server.cli("training", "delete", "hog", "--yes")
         assert server.json("training", "list") == []
         (folder / "train.py").write_text("print('ran')")
@@ -85,6 +100,35 @@ def test_a_job_that_fills_the_disk_is_named_and_can_be_stopped_and_deleted(small
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert "ran" in server.cli("training", "run", "after", "--dir", str(folder), "-f", "--", "train.py").stdout
+
+
+_TALKS = """
+import os, time
+for line in range(1, 100_000):
+    print("line", line, flush=True)
+    time.sleep(0.02)
+    if os.path.exists(os.environ["ENOUGH"]):
+        break
+"""
+
+
+def test_the_job_that_fills_the_disk_is_ended_with_the_reason_and_its_neighbour_loses_no_line(small_disk, code):
+    folder, enough = code({"hog.py": _FILLS_THE_DISK, "talk.py": _TALKS}), small_disk.parent / "enough"
+    with live_server(small_disk / "home", warm=False, full_disk_end_s=2.0) as server:
+        env = ("--env", f"ENOUGH={enough}")
+        server.cli("training", "run", "talker", "--dir", str(folder), *env, "--", "talk.py")
+        server.wait_for("talker", lambda job: job.status == "running")
+        server.cli("training", "run", "hog", "--dir", str(folder), "--", "hog.py")
+        server.cli("training", "wait", "hog", check=1, env=IMPATIENT)
+        hog = server.inspect("hog")
+        assert hog["status"] == "failed" and "it filled the server's disk" in hog["reason"]
+        server.cli("training", "delete", "hog", "--yes")
+        wait_until(lambda: not server.json("server", "status")["problems"], "there is room again")
+        enough.touch()
+        server.cli("training", "wait", "talker")
+        said = server.cli("training", "logs", "talker", "-f").stdout.splitlines()  # until everything has arrived
+        lines = [int(line.split()[-1]) for line in said if "line " in line]
+        assert lines == list(range(1, len(lines) + 1)) and len(lines) > 100
 
 
 def test_the_reserve_lets_essential_writes_through_and_comes_back_with_room(small_disk):

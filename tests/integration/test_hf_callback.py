@@ -14,6 +14,7 @@ from shoal.core.ports import free_port
 from shoal.testing.engines import eventually
 from shoal.testing.forks import HUGGING_FACE, LIGHTNING, Fork
 from shoal.testing.patience import patient
+from shoal.testing.processes import environment
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -116,7 +117,7 @@ def test_after_kill_9_of_a_worker_the_trainer_goes_on_from_its_newest_checkpoint
     victim = next(
         p
         for p in psutil.process_iter()
-        if (env := _environ(p)).get("SHOAL_JOB_ID") == job["id"] and env.get("RANK") == "1"
+        if (env := environment(p)).get("SHOAL_JOB_ID") == job["id"] and env.get("RANK") == "1"
     )
     victim.kill()
     view = server.wait_for("killed", lambda j: j.status.is_terminal, "recovers", 90)
@@ -164,10 +165,3 @@ def test_a_loop_of_another_library_needs_run_step_only(library, tmp_path):
     assert steps == list(range(1, len(steps) + 1))
     assert 20 < len(steps) < 100000
     assert [r["status"] for r in records(tmp_path) if r["k"] == "f"] == ["stopped"]
-
-
-def _environ(process):
-    try:
-        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
-    except psutil.Error:
-        return {}

@@ -10,6 +10,7 @@ import pytest
 from marks import takes_minutes
 
 from shoal.testing import line
+from shoal.testing.engines import eventually
 from shoal.testing.hosts import SSH_PORT, lan, missing
 
 if why := missing():
@@ -31,7 +32,7 @@ def reaches(address):
 
 
 def datagrams(net, host, count):
-    """When each of those that the host sends arrives here."""
+    """Return the times at which the packets of the host arrive here."""
     arrived = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
         ear.bind((net.address, 0))
@@ -79,7 +80,7 @@ def test_a_cut_cable_is_cut_both_ways_and_can_be_mended(net):
     red.cut()
     assert not reaches(red.address)
     red.mend()
-    assert reaches(red.address)
+    eventually(lambda: reaches(red.address))
 
 
 @takes_minutes

@@ -63,7 +63,13 @@ def run(server, name, repository, *args, flags=()):
 def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_continues(
     server, repository, dataset, tmp_path
 ):
-    run(server, "simple-ddp", repository, "--max_steps", "60")
+    every = [
+        "--save_steps",
+        "100",
+        "--eval_steps",
+        "100",
+    ]  # sixty steps may be over before the first of them is looked at
+    run(server, "simple-ddp", repository, "--max_steps", "300", *every)
     seen_while_running = []
     with server.client() as client:
 
@@ -79,7 +85,7 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     assert seen_while_running
 
     found = [c for c in server.json("training", "checkpoints", "simple-ddp") if c["node"] == 0 and c["name"] != "."]
-    assert [c["step"] for c in found] == [20, 40, 60]
+    assert [c["step"] for c in found] == [100, 200, 300]
     assert {c["model"] for c in found} == {"GPT2LMHeadModel"}
     assert all(c["train_loss"] > 0 and c["eval_loss"] > 0 and c["inference_ready"] for c in found)
 
@@ -91,11 +97,11 @@ def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_conti
     assert model.config.n_embd == 16
 
     resumed = run(
-        server, "continued", repository, "--max_steps", "50", "--resume", "/input-checkpoint",
+        server, "continued", repository, "--max_steps", "300", *every, "--resume", "/input-checkpoint",
         flags=["--checkpoint", chosen["id"], "--follow"],
     )  # fmt: skip
-    assert "DONE global_step=50" in resumed.stdout
+    assert "DONE global_step=300" in resumed.stdout
     later = [c["step"] for c in server.json("training", "checkpoints", "continued") if c["node"] == 0 and c["step"]]
     assert later
-    assert min(later) > 40
+    assert min(later) > 200
     assert not re.search(r"\b20/50\b", resumed.stdout)

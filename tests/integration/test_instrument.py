@@ -32,7 +32,7 @@ MODULES = {"custom_loop": forks.TORCH, "lightning_trainer": forks.LIGHTNING}
 
 
 def python(*words: str, folder: Path, modules: tuple[str, ...]) -> str:
-    """What it printed."""
+    """Run a script and return its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *words]
     done = forks.run(command, modules=modules, cwd=folder, env=env, capture_output=True, timeout=patient(TIMEOUT_S))

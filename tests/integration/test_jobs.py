@@ -141,3 +141,5 @@ def test_progress_is_read_off_the_log(server, code):
     server.cli("training", "run", "progress", "--dir", str(folder), "-f", "--", "train.py")
     progress = server.inspect("progress")["progress"]
     assert (progress["step"], progress["total"], progress["fraction"]) == (40, 40, 1.0)
+    (loss,) = json.loads(server.cli("training", "metrics", "progress", "--json").stdout).items()
+    assert loss == ("loss", [[i, 0.5] for i in range(1, 41)])  # and so are metrics, without the SDK

@@ -16,6 +16,7 @@ from shoal.core.people import Role
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server, processes_of
 from shoal.testing.patience import patient
+from shoal.testing.processes import command
 
 pytest.importorskip("jupyterlab", reason="needs jupyterlab")
 websocket = pytest.importorskip("websocket", reason="needs websocket-client")
@@ -72,7 +73,7 @@ class Browser:
 
 
 def computed(socket, code):
-    """What the kernel prints for it."""
+    """Run code in the kernel and return what it prints."""
     header = {
         "msg_id": uuid.uuid4().hex,
         "msg_type": "execute_request",
@@ -137,7 +138,7 @@ def test_a_kernel_computes_with_the_code_and_the_environment_of_the_job(server, 
     code = "import os, model; print(model.ANSWER, os.environ['COLOUR'], os.environ['SHOAL_JOB_ID'])"
     assert computed(socket, code).split() == ["42", "red", job["id"]]
     socket.close()
-    assert any("opens JupyterLab" in event["message"] for event in job["events"])
+    assert any("opened JupyterLab" in event["message"] for event in job["events"])
     large = {"type": "file", "format": "text", "content": "x" * 300_000}
     assert session.send("PUT", "/api/contents/large.txt", json=large).status_code == 201
     assert session.send("GET", "/files/large.txt").text == large["content"]
@@ -153,7 +154,7 @@ def test_its_own_token_is_neither_shown_nor_in_any_argument_and_it_has_no_port(s
     assert token not in shown and token not in server.layout.server_log.read_text()
     for process in psutil.process_iter(["cmdline"]):
         assert token not in " ".join(process.info["cmdline"] or [])
-    labs = [p for p in processes_of(job) if "--ServerApp.sock" in " ".join(p.cmdline())]
+    labs = [p for p in processes_of(job) if "--ServerApp.sock" in command(p)]
     assert labs and not [c for p in labs for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
 
 

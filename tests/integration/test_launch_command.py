@@ -1,4 +1,4 @@
-"""What `launch-command` prints, run as it is."""
+"""The output of `launch-command`, run unchanged."""
 
 import os
 import subprocess

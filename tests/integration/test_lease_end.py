@@ -1,4 +1,4 @@
-"""What becomes of a lease's files when it ends, and shells inside running jobs: by the CLI and OpenSSH, as people use them."""
+"""Files of a lease after its end, and shells inside running jobs: by the CLI and OpenSSH, as people use them."""
 
 import shutil
 from pathlib import Path

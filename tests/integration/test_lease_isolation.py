@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent import cgroups
-from shoal.agent.confine import HOME, Confinement, Level, Wish
-from shoal.agent.node import NotReady
-from shoal.agent.sandbox import Bind
-from shoal.agent.volume import dial
+from shoal.agent.lease.volume import dial
+from shoal.agent.node.workdir import NotReady
+from shoal.agent.sandbox import cgroups
+from shoal.agent.sandbox.confine import HOME, Confinement, LeaseLimits, Level
+from shoal.agent.sandbox.mounts import Bind
 from shoal.testing.patience import patient
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("bwrap"), reason="S3 needs root and bubblewrap")
 
-WISH = Wish(memory_mb=160, cpus=1.0, pids=60, tmp_mb=8, shm_mb=8, disk_mb=32)
+WISH = LeaseLimits(memory_mb=160, cpus=1.0, pids=60, tmp_mb=8, shm_mb=8, disk_mb=32)
 PROBES = Path(__file__).with_name("lease_probes")
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    """What others have on the machine: files, a process, ports, sockets. Facts of it for the probes."""
+    """Things of others on the machine: files, a process, ports, sockets. Facts about it for the probes."""
     folder = tmp_path_factory.mktemp("others")
     folder.chmod(0o755)
     (folder / "canary").write_text("another person's")
@@ -74,7 +74,7 @@ def inside(confinement, argv, binds=()):
 
 
 def test_nothing_hostile_succeeds_inside_and_everything_does_outside(machine, confinement, tmp_path):
-    assert confinement.told == "S3"
+    assert confinement.summary == "S3"
     machine = {**machine, "agent_folder": str(confinement.volume.parent)}
     facts = {**machine, "scratch": f"{HOME}/scratch", "proxy": 3128}
     tried = inside(confinement, [sys.executable, "/probes", json.dumps(facts)], [Bind("/probes", str(PROBES))])
@@ -96,7 +96,7 @@ def test_the_way_out_leads_to_what_is_held_public(machine, confinement, monkeypa
         f"end.sendall(b'CONNECT 127.0.0.1:{machine['port']} HTTP/1.1\\r\\n\\r\\n'); print(end.recv(100))"
     )
     assert "403" in inside(confinement, [sys.executable, "-c", ask]).stdout
-    monkeypatch.setattr("shoal.agent.egress.is_public", lambda address: True)
+    monkeypatch.setattr("shoal.agent.sandbox.egress_proxy.is_public", lambda address: True)
     assert "200 OK" in inside(confinement, [sys.executable, "-c", ask]).stdout
 
 
@@ -153,22 +153,22 @@ def test_a_weaker_sandbox_says_so_and_is_refused_where_it_must_not_be(tmp_path, 
     weaker.open()
     try:
         assert weaker.level is Level.S2
-        assert weaker.told == "S2: no limits of memory and processes (Read-only file system)"
+        assert weaker.summary == "S2: no limits of memory and processes (Read-only file system)"
         assert inside(weaker, ["/bin/true"]).returncode == 0
     finally:
         weaker.wipe()
-    strict = Confinement(tmp_path / "strict", "strict", Wish(disk_mb=32, least=Level.S3))
-    with pytest.raises(NotReady, match="level S3 is asked for, and this machine has S2: no limits of memory"):
+    strict = Confinement(tmp_path / "strict", "strict", LeaseLimits(disk_mb=32, least=Level.S3))
+    with pytest.raises(NotReady, match="level S3, but this machine offers S2: no limits of memory"):
         strict.open()
     assert not (tmp_path / "strict" / "volume").is_mount()
 
 
 def test_without_namespaces_files_outside_are_still_out_of_reach(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.agent.confine.find", lambda program: None)
+    monkeypatch.setattr("shoal.agent.sandbox.confine.find", lambda program: None)
     lone = Confinement(tmp_path / "lone", "lone", WISH, python="/usr/bin/python3")
     lone.open()
     try:
-        assert lone.told == "S1: no namespaces (bubblewrap is not installed)"
+        assert lone.summary == "S1: no namespaces (bubblewrap is not installed)"
         assert inside(lone, ["/bin/sh", "-c", "echo x > ~/file && cat ~/file"]).stdout == "x\n"
         for path in (machine["canary"], "/etc/shadow", "/proc/1/environ"):
             assert inside(lone, ["/bin/cat", path]).returncode != 0, path
@@ -184,5 +184,5 @@ def test_a_socket_that_is_a_link_is_not_followed(machine, tmp_path):
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(dial(tmp_path / "true.sock"))
     (tmp_path / "false.sock").symlink_to(machine["named"])
-    with pytest.raises(ConnectionRefusedError, match="no socket"):
+    with pytest.raises(ConnectionRefusedError, match="not a socket"):
         dial(tmp_path / "false.sock")

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from shoal.agent.confine import HOME, Confinement, Wish
-from shoal.agent.snapshot import pack, put_back
+from shoal.agent.lease.snapshot import pack, put_back
+from shoal.agent.sandbox.confine import HOME, Confinement, LeaseLimits
 from shoal.core.errors import Corrupt
 from shoal.store.local import LocalStore
 from shoal.store.manifest import manifest_id
@@ -46,7 +46,7 @@ def lease(tmp_path):
     made = []
 
     def make(name):
-        made.append(Confinement(tmp_path / name, name, Wish(disk_mb=32, memory_mb=256)))
+        made.append(Confinement(tmp_path / name, name, LeaseLimits(disk_mb=32, memory_mb=256)))
         made[-1].open()
         return made[-1]
 
@@ -56,7 +56,7 @@ def lease(tmp_path):
 
 
 def travel(tmp_path, confinement):
-    """To the store and out again, as on another machine: its hash and the folder it arrives in."""
+    """Send a snapshot to the store and restore it, as on another machine; return its hash and the new folder."""
     store, aside = LocalStore(tmp_path / "store"), tmp_path / "aside"
     aside.mkdir(exist_ok=True)
     packed, skipped = pack(confinement.volume, aside)
@@ -122,6 +122,6 @@ def test_a_forged_snapshot_writes_nothing(tmp_path, tree):
     (tmp_path / "forged/tree.json").write_text(tree)
     (tmp_path / "forged/files/0").write_text("root::0:0")
     (tmp_path / "volume").mkdir()
-    with pytest.raises(Corrupt, match="no snapshot"):
+    with pytest.raises(Corrupt, match="not a valid snapshot"):
         put_back(tmp_path / "forged", tmp_path / "volume")
     assert list((tmp_path / "volume").iterdir()) == []

@@ -89,6 +89,16 @@ def test_a_terminal_has_its_size_and_the_greeting_says_how_long_is_left(guest):
     assert b"33 99" in done.stdout and b"/dev/pts/" in done.stdout and re.search(rb"ends in 5\d min", done.stdout)
 
 
+@pytest.mark.parametrize("terminal", ["-tt", "-T"])
+def test_input_that_comes_after_the_end_does_not_cost_the_exit_code(guest, terminal):
+    words = ["ssh", *guest.options(), terminal, guest.address, "head -n 5000 > /dev/null; exit 4"]
+    for _ in range(5):
+        with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as typing:
+            done = subprocess.run(words, stdin=typing.stdout, capture_output=True, timeout=patient(60), check=False)
+            typing.kill()
+        assert done.returncode == 4, done.stderr
+
+
 def test_files_travel_both_ways_by_scp_old_and_new_by_sftp_and_by_rsync(guest, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(os.urandom(1 << 20))
@@ -157,7 +167,7 @@ def test_a_password_opens_only_the_lease_it_was_made_for(server, guest, other, k
 
 
 def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, other, keys):  # noqa: F811
-    reminded = Guest(rent(server, keys, "reminded", time_s=605), keys / "mine", keys)
+    reminded = Guest(rent(server, keys, "reminded", time_s=600 + SHORT_S), keys / "mine", keys)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     terminal = subprocess.Popen(["ssh", *reminded.options(), "-tt", reminded.address], **pipes)
     ending = Guest(rent(server, keys, "ending", time_s=SHORT_S), keys / "mine", keys)
@@ -175,7 +185,7 @@ def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, othe
     assert gone_s <= patient(2.0) and left_s <= patient(2.0)
     assert ending.ssh("true", check=255)
     view = lease_of(server, "ending")
-    assert view["status"] == "ended" and "over" in view["reason"]
+    assert (view["status"], view["reason"]) == ("ended", "its time ran out")
     with server.client() as client:
         eventually(lambda: client.snapshots.list("ending"), timeout_s=60)
         assert client.snapshots.list("ending")[0].files == 1, "what was being written is kept"
@@ -184,7 +194,7 @@ def test_when_its_time_is_over_everybody_is_out_and_nothing_is_left(server, othe
     assert extended_s == 3600
     spent_s = job_of(server, ending.lease).slot_seconds
     assert SHORT_S - patient(3) <= spent_s <= SHORT_S + left_s + patient(7), "it is in the ledger as any job is"
-    assert said(terminal, "", b"ends in 10 min; to go on: shoal machine extend reminded")
+    assert said(terminal, "", b"ends in 10 min; to extend it: shoal machine extend reminded")
     release(server, "reminded")
     assert terminal.wait(patient(10)) == 255
 

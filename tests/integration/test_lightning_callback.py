@@ -9,6 +9,7 @@ import pytest
 from shoal.testing import forks
 from shoal.testing.engines import eventually
 from shoal.testing.patience import patient
+from shoal.testing.processes import environment
 
 pytest.importorskip("lightning")
 pytestmark = pytest.mark.torch
@@ -70,7 +71,7 @@ for name, options in {"default": {}, "auto": {"devices": "auto"}, "one": {"devic
 
 
 def ends(text):
-    """What the workers have said at their end, after their own numbers."""
+    """Return what the workers printed at their end, without their numbers."""
     return [line.partition(" of ")[2] for line in text.splitlines() if "ended with" in line]
 
 
@@ -83,7 +84,7 @@ def test_after_kill_9_of_a_worker_both_go_on_as_one_training(server, code):
     victim = next(
         p
         for p in psutil.process_iter()
-        if (env := _environ(p)).get("SHOAL_JOB_ID") == job["id"] and env.get("RANK") == "1"
+        if (env := environment(p)).get("SHOAL_JOB_ID") == job["id"] and env.get("RANK") == "1"
     )
     victim.kill()
     view = server.wait_for("line", lambda j: j.status.is_terminal, "recovers", 180)
@@ -116,10 +117,3 @@ def test_without_the_callback_workers_are_one_training_or_none(tmp_path):
         assert first == second and first.startswith("2 ended"), told[-3000:]
     assert len(ends(told)) == 4, "the third is refused"
     assert done.returncode != 0 and "2 workers, but the Trainer is set up for 1" in told, told[-3000:]
-
-
-def _environ(process):
-    try:
-        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
-    except psutil.Error:
-        return {}

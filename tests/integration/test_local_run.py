@@ -18,6 +18,7 @@ import pytest
 from shoal.testing import forks
 from shoal.testing.forks import CLI, Fork
 from shoal.testing.patience import patient
+from shoal.testing.processes import environment
 
 SHOAL = [sys.executable, "-m", "shoal.cli"]
 
@@ -32,15 +33,8 @@ def here(tmp_path, monkeypatch):
     folder = tmp_path / "project"
     folder.mkdir()
     yield folder
-    left = [p for p in psutil.process_iter() if str(folder) in _environment(p).get("SHOAL_SPOOL", "")]
+    left = [p for p in psutil.process_iter() if str(folder) in environment(p).get("SHOAL_SPOOL", "")]
     assert not left, left
-
-
-def _environment(process):
-    try:
-        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
-    except psutil.Error:
-        return {}
 
 
 def start(here, *args, **options):
@@ -189,7 +183,7 @@ def test_nothing_is_left_when_the_command_itself_is_killed(here):
     process.kill()
     process.communicate(timeout=patient(20))
     gone, alive = psutil.wait_procs(
-        [p for p in psutil.process_iter() if str(here) in _environment(p).get("SHOAL_SPOOL", "")], timeout=patient(10)
+        [p for p in psutil.process_iter() if str(here) in environment(p).get("SHOAL_SPOOL", "")], timeout=patient(10)
     )
     assert not alive, (gone, alive)
 
@@ -270,14 +264,14 @@ def test_with_json_the_result_is_the_only_thing_on_stdout(here):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "Say what to run"),
+        ((), "No script given"),
         (("nothing.py",), "There is no nothing.py"),
         (("--data", "x=missing", "train.py"), "is not a folder"),
         (("--nproc", "-1", "train.py"), "at least one worker"),
         (("--nproc", "0", "train.py"), "at least one worker"),
         (("trian.py",), "shoal run train.py"),
         (("--resume",), "There is no run in"),
-        (("train.py", "--lr", "3"), "goes after `--`"),
+        (("train.py", "--lr", "3"), "go after `--`"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_made(here, args, words):
@@ -324,3 +318,14 @@ def test_a_training_saves_at_ctrl_c_and_goes_on_from_there(here):
     assert [r["n"] for r in records] == list(range(len(records)))
     assert [r["i"] for r in records if r["k"] == "s"] == list(range(1, step + 4))
     assert [r["status"] for r in records if r["k"] == "f"] == ["stopped", "finished"]
+
+
+def test_script_arguments_name_and_env_come_from_the_project_file(here):
+    (here / "show.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ['A'], os.environ['B'])\n")
+    text = "name: shown\nrun: show.py\nargs: [--lr, 1]\naccels: 4\nenv: {A: 1, B: 2}\nprofiles: {x: {env: {A: 5}}}\n"
+    (here / "shoal.yaml").write_text(text)
+    done = run(here, "-E", "B=3", "--profile", "x", "--", "--y", "z")
+    assert "['--lr', '1', '--y', 'z'] 5 3" in done.stdout, "one worker, however many slots a job would have"
+    assert only_run(here).name.startswith("shown-")
+    assert "['--lr', '1', '--y', 'z'] 1 2" in run(here, "--resume").stdout, "a run is resumed with its own arguments"
+    assert "['a', '--b'] 1 2" in run(here, "show.py", "--", "a", "--b").stdout, "another script has its own arguments"

@@ -13,7 +13,6 @@ import pytest
 
 from shoal.testing.engines import eventually
 
-PRELOADS = False
 # Writes what the SDK writes. Rank 0 saves a checkpoint at step 100; the first attempt goes on until it is killed.
 WRITER = """
 import json, os, sys, time
@@ -124,6 +123,34 @@ def test_what_a_killed_agent_had_not_sent_still_arrives_once(server, code):
     assert [x for x, _ in metrics(server, "salvaged")["loss"]] == list(range(1, 401))
 
 
+MLFLOW = """
+import json, os, sys, time, urllib.request
+uri, rank = os.environ["MLFLOW_TRACKING_URI"], int(os.environ["RANK"])
+def ask(path, **body):
+    request = urllib.request.Request(f"{uri}/api/2.0/mlflow/{path}", json.dumps(body).encode(), method="POST")
+    return json.load(urllib.request.urlopen(request))
+run = ask("runs/create", experiment_id="0", run_name="mine")["run"]["info"]
+ask("runs/log-parameter", run_id=run["run_id"], key="lr", value="0.25")
+for step in range(3):
+    ask("runs/log-metric", run_id=run["run_id"], key="loss", value=step + rank, step=step, timestamp=int(1000 * time.time()))
+os.makedirs(run["artifact_uri"])
+open(f"{run['artifact_uri']}/note-{rank}.txt", "w").write("kept")
+"""
+
+
+def test_what_mlflows_client_logs_is_the_jobs_own(server, code):
+    folder = code({"train.py": MLFLOW, "own.py": "import os; print('own:', os.environ['MLFLOW_TRACKING_URI'])"})
+    server.cli("training", "run", "flow", "--dir", str(folder), "--accels", "2", "--", "train.py")
+    server.cli("training", "run", "own", "--dir", str(folder), "--env", "MLFLOW_TRACKING_URI=http://x", "--", "own.py")
+    done = server.wait_for("flow", lambda j: j.status.is_terminal)
+    assert done.status == "succeeded", done.reason
+    assert metrics(server, "flow") == {"loss": [[0, 0.0], [1, 1.0], [2, 2.0]]}
+    with server.client() as client:
+        assert client.metrics.config("flow") == {"lr": 0.25}
+    server.wait_for("own", lambda j: j.status.is_terminal)
+    assert "own: http://x" in server.cli("training", "logs", "own").stdout
+
+
 PICTURES = """
 import json, os, time
 spool = os.environ["SHOAL_SPOOL"]
@@ -155,7 +182,7 @@ def test_media_of_a_job_are_kept_shown_in_a_cage_and_survive_the_collector(serve
     assert answer.headers["content-disposition"].startswith("attachment")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in answer.headers["content-security-policy"]
-    assert "'stolen' could not be kept" in server.cli("training", "logs", "pictures").stdout
+    assert "'stolen' could not be uploaded" in server.cli("training", "logs", "pictures").stdout
 
 
 @pytest.fixture

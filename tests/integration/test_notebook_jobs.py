@@ -11,7 +11,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit/notebooks"))
 from notebook_corpus import AWKWARD, KEPT, Awkward, C
 
-PRELOADS = False
 METRICS = C(
     "import sys, shoal\nrun = shoal.init(parallel='none')\n"
     "for step in range(3):\n    run.step(loss=1 / (step + 1))\nrun.finish()\nprint('words', sys.argv[1:])",

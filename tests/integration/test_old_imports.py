@@ -1,17 +1,17 @@
 """Scripts written for hivemind and pydantic of 2023 import what they always did, in an interpreter of their own."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 
 import pytest
 
+from shoal.testing.extras import needs
 from shoal.testing.patience import patient
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("hivemind") is None, reason="needs the extra 'swarm'"),
+    needs("hivemind"),
 ]
 
 SCHEMAS = """

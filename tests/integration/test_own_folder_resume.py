@@ -35,6 +35,32 @@ def test_a_killed_or_resumed_job_finds_its_checkpoints_where_it_wrote_them(serve
     assert sorted((c["name"], c["attempt"]) for c in kept) == [(".", 1), ("step-3", 1), ("workdir", 1)], "none twice"
     events = [e["message"] for e in server.inspect("own")["events"] if e["attempt"] == 3]
     assert not any("starts from" in message for message in events)
-    (put_back,) = (message for message in events if "is back in" in message)
+    (put_back,) = (message for message in events if "was restored to" in message)
     for place in ("/output-checkpoint/step-3", "/output-checkpoint", "the working directory"):
         assert place in put_back
+    assert server.inspect("own")["warnings"] == [], "it read the copies it was given back"
+
+
+FORGETFUL = """
+import os, signal, time
+from pathlib import Path
+kept = Path(os.environ["SHOAL_SPOOL"], "kept")
+if os.environ["SHOAL_ATTEMPT"] == "1":
+    folder = Path(os.environ["FLEXAI_OUTPUT_CHECKPOINT_DIR"], "step-3")
+    folder.mkdir()
+    (folder / "model.pt").write_text("weights 3")
+    while not kept.exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+print("epoch 0")
+"""
+
+
+def test_a_script_that_begins_again_is_warned_in_its_log_and_on_its_page(server, code):
+    server.cli("training", "run", "again", "--dir", str(code({"train.py": FORGETFUL})), "--", "train.py")
+    done = server.wait_for("again", lambda j: j.status == "succeeded")
+    (warning,) = done.warnings
+    assert "is at /input-checkpoint, but the script ended without reading it" in warning
+    assert f"[shoal] warning: {warning}" in [line["text"] for line in server.logs("again")]
+    assert "Warning" in server.cli("training", "inspect", "again").stdout
+    assert [e["message"] for e in server.inspect("again")["events"] if e["kind"] == "warning"] == [warning]

@@ -41,7 +41,7 @@ def one_thread() -> Any:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes found, by scenario."""
+    """Return the results of each of two processes, by scenario."""
     return launch(tmp_path_factory.mktemp("pair"), 2, PAIR)
 
 
@@ -66,7 +66,7 @@ def plain() -> dict[str, Any]:
 
 
 def launch(directory: Path, world: int, scenarios: list[str]) -> list[dict[str, Any]]:
-    """What each rank found, by scenario."""
+    """Return the results of each rank, by scenario."""
     processes = run(directory, world, scenarios)
     codes = [process.returncode for process in processes]
     logs = "\n".join((directory / f"log.{rank}").read_text()[-4000:] for rank in range(world))

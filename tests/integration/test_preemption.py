@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
 
@@ -42,7 +42,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 
 @pytest.fixture
 def server(tmp_path):
-    with live_server(tmp_path / "home", slots=2, warm=False) as server:
+    with live_server(tmp_path / "home", slots=2) as server:
         yield server
 
 
@@ -72,12 +72,12 @@ def test_a_job_makes_way_saves_and_goes_on_at_its_step_though_the_server_is_kill
         2,
         ["preempted", "succeeded"],
     ), low.reason
-    assert "made way for job 'high' with priority 5" in low.attempt_list[0].reason
+    assert "preempted by job 'high' with priority 5" in low.attempt_list[0].reason
     assert_every_step_once(server)
 
 
 def assert_every_step_once(server):
-    """By what the script has printed, in both attempts: no step left out or made twice, and the samples in their order."""
+    """Check the output of both attempts: no step is left out or repeated, and the samples are in order."""
 
     def words():
         return [line["text"].split() for line in server.logs("low") if line["rank"] is not None]

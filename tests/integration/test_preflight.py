@@ -10,7 +10,7 @@ import pytest
 from preflight_plants import PLANTS, UNUSED_IN_DDP
 from preflight_scripts import GOOD, STUBBORN, clean_jobs
 
-from shoal.check.asked import Asked
+from shoal.check.job_facts import JobFacts
 from shoal.check.runner import check
 from shoal.check.source import Source
 from shoal.testing.patience import patient
@@ -60,7 +60,7 @@ def test_a_planted_fault_is_found_at_its_line_and_nothing_else_is(name, tried):
 def test_those_that_can_be_seen_without_running_are_found_by_the_check(tmp_path):
     for name, plant in PLANTS.items():
         (tmp_path / "train.py").write_text(plant.text)
-        found = check(Source(tmp_path, ["train.py"]), "train.py", Asked(args=plant.args)).findings
+        found = check(Source(tmp_path, ["train.py"]), "train.py", JobFacts(args=plant.args)).findings
         assert bool([f for f in found if f.severity != "hint"]) == plant.checked, (name, found)
 
 
@@ -71,7 +71,7 @@ def test_nor_does_the_check_find_anything_in_a_good_job(name, tmp_path):
         (tmp_path / "train.py").write_text(root)
         root = tmp_path
     source = Source(root, [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()])
-    assert check(source, "train.py", Asked(args=(), datasets=frozenset())).findings == []
+    assert check(source, "train.py", JobFacts(args=(), datasets=frozenset())).findings == []
 
 
 def test_there_are_as_many_faults_and_good_jobs_as_we_say():

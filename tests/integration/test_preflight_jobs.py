@@ -51,9 +51,11 @@ def test_an_error_keeps_a_job_over_two_nodes_from_the_queue(server, code):
     run = ("training", "run", "faulty", "--dir", str(folder), "--nodes", "2")
     refused = server.cli(*run, "--", "train.py", check=None)
     assert refused.returncode != 0
-    assert "A preflight first, as it is to run on more than one node" in refused.stderr
-    assert "Labels go from 1 to 4, and there are 4 classes (0 to 3). [labels]" in refused.stderr and not refused.stdout
-    assert "was not submitted: its preflight has found 1 error" in refused.stderr and "--no-preflight" in refused.stderr
+    assert "Running a preflight first, as it is to run on more than one node" in refused.stderr
+    assert (
+        "Labels range from 1 to 4, but there are 4 classes (0 to 3). [labels]" in refused.stderr and not refused.stdout
+    )
+    assert "was not submitted: its preflight found 1 error" in refused.stderr and "--no-preflight" in refused.stderr
     assert left(server) == ([], [], [], [])
     server.cli(*run, "--no-preflight", "--", "train.py")
     server.wait_for("faulty", lambda view: view.status == "failed")
@@ -66,7 +68,7 @@ def test_a_warning_goes_with_the_job(server, code):
     assert "it may run for more than 1 h" in server.cli(*run).stderr
     view = server.wait_for("warned", lambda view: view.status.is_terminal)
     assert view.status == "succeeded" and [f.rule for f in view.preflight.findings] == ["unused-parameters"]
-    assert "Found by its preflight" in server.cli("training", "inspect", "warned").stdout
+    assert "Findings of the preflight" in server.cli("training", "inspect", "warned").stdout
     with server.client() as client:
         assert [j.name for j in client.jobs.list()] == ["warned"]
         assert len(client.checkpoints.list()) == 1  # of the job itself

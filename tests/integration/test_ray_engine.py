@@ -1,6 +1,5 @@
 """Ray keeps the treaty, on two hosts; plus what is its own: who dies, who is cut off, who comes back, and who may not come in."""
 
-import importlib.util
 import re
 import subprocess
 import time
@@ -14,14 +13,15 @@ from ray_hosts import ray_hosts
 
 from shoal.engines.base import AgentState, Gang
 from shoal.engines.identity import holder
-from shoal.engines.ray.node import SIGNATURE
+from shoal.engines.ray.daemon import SIGNATURE
 from shoal.testing import hosts as fake_hosts
 from shoal.testing.engines import EngineContract, eventually, make_gang, stand_in, stand_ins_of
+from shoal.testing.extras import needs
 from shoal.testing.patience import patient
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'shoal[ray]'"),
+    needs("ray"),
     pytest.mark.skipif(fake_hosts.missing() is not None, reason=str(fake_hosts.missing())),
 ]
 
@@ -107,6 +107,21 @@ def test_a_killed_agent_is_gone_within_two_seconds_and_the_others_are_not(engine
     assert engine.adopt() == {gang.attempt_id}
 
 
+def test_a_machine_whose_disk_is_full_refuses_nodes_until_it_has_room(engine, cluster):
+    host = cluster.net["berta"]
+
+    def refusals():
+        return {m.name: m.refuses for m in engine.capacity()}
+
+    eventually(lambda: refusals() == {"anna": "", "berta": ""}, 30)
+    assert host.run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(host.home)).returncode == 0
+    try:
+        eventually(lambda: refusals() == {"anna": "", "berta": "out of disk space (1 MiB free)"}, 30)
+    finally:
+        host.run("umount", "-l", str(host.home))
+    eventually(lambda: refusals() == {"anna": "", "berta": ""}, 30)
+
+
 def test_a_killed_raylet_takes_its_agents_along_and_comes_back_by_itself(engine, gang, folder, cluster):
     start(engine, gang, folder)
     host = cluster.net["anna"]
@@ -122,10 +137,10 @@ def test_a_killed_raylet_takes_its_agents_along_and_comes_back_by_itself(engine,
 
 def test_agents_outlive_the_gateway_and_are_found_by_the_next(engine, gang, folder, cluster):
     start(engine, gang, folder)
-    _, before = cluster.head.gateway()
+    _, before = cluster.head.driver()
     [process] = [p for p in psutil.process_iter(["cmdline"]) if is_gateway(p, cluster)]
     process.kill()
-    eventually(lambda: cluster.head.gateway()[1] != before, 60)
+    eventually(lambda: cluster.head.driver()[1] != before, 60)
     assert states(engine, gang) == [AgentState.ALIVE] * 2
     assert len(stand_ins_of(folder)) == 2
     engine.cancel(gang.attempt_id)
@@ -135,7 +150,7 @@ def test_agents_outlive_the_gateway_and_are_found_by_the_next(engine, gang, fold
 
 def is_gateway(process, cluster):
     line = process.info["cmdline"] or []
-    return line[1:] == ["-m", "shoal.engines.ray.gateway", str(cluster.head.folder)]
+    return line[1:] == ["-m", "shoal.engines.ray.driver", str(cluster.head.folder)]
 
 
 @takes_minutes
@@ -197,7 +212,7 @@ def test_nobody_comes_in_without_the_token(cluster):
     for headers in ({}, {"Authorization": "Bearer guessed"}):
         answer = httpx.get(f"http://127.0.0.1:{info.dashboard_port}/api/jobs/", headers=headers)
         assert answer.status_code in (401, 403)
-        assert httpx.get(f"{cluster.head.gateway()[0]}/state?after=-1&wait_s=0", headers=headers).status_code == 404
+        assert httpx.get(f"{cluster.head.driver()[0]}/state?after=-1&wait_s=0", headers=headers).status_code == 404
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://{info.address}:{info.dashboard_port}/api/version", timeout=patient(5))
     for port in {port for process in of_the_head(cluster) for port in ports_of(process)}:
@@ -206,7 +221,7 @@ def test_nobody_comes_in_without_the_token(cluster):
     assert cluster.head.token_file.stat().st_mode & 0o077 == 0
     shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert cluster.head.token_file.read_text() not in shown
-    assert cluster.head.gateway_token() not in shown
+    assert cluster.head.driver_token() not in shown
 
 
 def test_a_gang_that_finds_no_room_is_never_started_and_says_so(engine, gang, folder, cluster):

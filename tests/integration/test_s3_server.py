@@ -36,7 +36,7 @@ def bucket(monkeypatch):
 def test_jobs_datasets_and_checkpoints_live_in_a_bucket(bucket, tmp_path, code):
     client, url = bucket
     (tmp_path / "words.txt").write_text("small words " * 1000)
-    with live_server(tmp_path / "home", store=url, warm=False) as server:
+    with live_server(tmp_path / "home", store=url) as server:
         server.cli("dataset", "push", "words", "--file", str(tmp_path / "words.txt"))
         folder = code({"train.py": SCRIPT})
         run = server.cli(

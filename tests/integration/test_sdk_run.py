@@ -151,7 +151,7 @@ def test_a_plain_run_saves_at_its_end(tmp_path, script, start):
 
 
 def test_sigterm_to_a_whole_group_saves_and_stops_all_ranks_at_one_step(tmp_path, script, start):
-    """As torchrun does it: loader workers get the signal too and must go on until the save."""
+    """Like torchrun: loader workers get the signal too, and must continue until the save."""
     folder = tmp_path / "r"
     process = start(*torchrun(script, folder, 100_000, 600), forked=True)
     read_until(process, "at 0 20")
@@ -179,7 +179,7 @@ def test_ranks_save_together_by_the_clock_of_rank_0(tmp_path, script, start):
 
 
 def test_a_rank_told_to_stop_after_its_peer_died_still_ends(tmp_path, script, start):
-    """Under no launcher that would clean up: the two ranks are started by hand."""
+    """Start the two ranks without a launcher, because a launcher would clean up."""
     first, second = by_hand(start, script, tmp_path / "r", 100_000, 600)
     read_until(first, "at 0 10")
     second.kill()

@@ -14,6 +14,7 @@ import pytest
 from shoal.testing import hosts, slurm
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
+from shoal.testing.processes import command
 
 ROUNDS = int(os.environ.get("SHOAL_SLURM_ROUNDS", "0"))
 pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
@@ -37,7 +38,7 @@ dist.destroy_process_group()
 """
 HOLDS = """
 import os, signal, time
-print("up", os.environ["SHOAL_RANK"], sorted(k for k in os.environ if k.startswith("SLURM")), flush=True)
+print("up", os.environ["SHOAL_RANK"], os.environ["SLURM_PROCID"], os.environ["SLURM_NNODES"], "SLURM_JWT" in os.environ, flush=True)
 signal.signal(signal.SIGTERM, lambda *_: (signal.signal(signal.SIGTERM, signal.SIG_IGN), print("told", flush=True), os._exit(0)))
 while not os.path.exists(os.environ["UNTIL"]):
     time.sleep(0.05)
@@ -56,7 +57,7 @@ def cluster():
 @pytest.fixture(scope="module")
 def server(cluster, tmp_path_factory):
     with live_server(tmp_path_factory.mktemp("home"), slots=2) as server:
-        server.cli("engine", "add", "slurm")
+        server.cli("engine", "add", "slurm", "--squeue-every-s", "1")
         yield server
 
 
@@ -101,7 +102,7 @@ def test_the_same_job_ends_with_the_same_loss_here_and_on_slurm(server, cluster,
 def test_machines_of_the_cluster_are_listed_and_the_engine_is_well(server):
     machines = {m["name"]: m for m in server.json("machine", "list")["machines"]}
     assert {name: m["slots_total"] for name, m in machines.items()} == {"local": 2, "slurm:c1": 1, "slurm:c2": 1}
-    assert "is well: 2 machines with 2 slots" in server.cli("engine", "check", "slurm").stderr
+    assert "works: 2 machines with 2 slots" in server.cli("engine", "check", "slurm").stderr
     refused = server.cli("engine", "add", "slurm", "--name", "gpu", "--partition", "gpus", check=4)
     assert "Slurm's partition 'gpus' has no node with a slot in it" in refused.stderr
     closed = server.cli("engine", "add", "slurm", "--name", "other", "--extra-args", "--array=1", check=2)
@@ -145,15 +146,16 @@ def test_jobs_outlive_the_server_and_are_adopted(server, cluster, hold):
 def test_a_dead_agent_and_a_job_ended_by_the_site_mean_a_fresh_attempt(server, cluster, hold):
     hold("again")
     _, agent = agent_of(server, "again")
+    eventually(lambda: "up 0 0 1 False" in texts(server, "again"))  # a worker that is only starting has not said it yet
     worker = agent.children(recursive=True)[-1]
     agent.send_signal(signal.SIGKILL)
     second = server.wait_for("again", lambda j: j.attempts == 2 and j.status == "running")
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert "died" in second.attempt_list[0].reason
-    eventually(lambda: texts(server, "again").count("up 0 []") == 2)  # from then on it notices that it is told
+    eventually(lambda: texts(server, "again").count("up 0 0 1 False") == 2)  # from then on it notices that it is told
     cluster.run("scancel", f"--name=shoal-{attempt_id(server, 'again')}")
     third = server.wait_for("again", lambda j: j.attempts == 3 and j.status == "running")
-    assert third.attempt_list[1].nodes[0].reason == "its machine told it to end"
+    assert third.attempt_list[1].nodes[0].reason == "its machine stopped it (SIGTERM)"
     assert "told" in texts(server, "again")
     hold.release()
     server.wait_for("again", lambda j: j.status == "succeeded")
@@ -176,7 +178,7 @@ def is_live(folder: Path):
 def test_a_stopped_job_is_told_and_leaves_nothing_and_its_directory_goes_with_it(server, cluster, hold):
     hold("stops", nodes=2)
     _, agent = agent_of(server, "stops", 1)
-    assert not any("SLURM" in text and "[]" not in text for text in texts(server, "stops"))
+    eventually(lambda: {"up 0 0 2 False", "up 1 1 2 False"} <= set(texts(server, "stops")))  # each knows its own place
     server.cli("training", "stop", "stops", "--wait")
     assert texts(server, "stops").count("told") == 2
     eventually(lambda: not cluster.queue() and not cluster.processes())
@@ -199,7 +201,7 @@ def apart(tmp_path):
         slurm.slurm_cluster(cpus=2, net=net) as cluster,
     ):
         (net["a"].home / ".bashrc").write_text(f"export SLURM_CONF={cluster.env['SLURM_CONF']}\n")
-        server.cli("engine", "add", "slurm", "--name", "hpc", "--login", net["a"].target, "--key", str(net.key),
+        server.cli("engine", "add", "slurm", "--squeue-every-s", "1", "--name", "hpc", "--login", net["a"].target, "--key", str(net.key),
                    "--home", str(tmp_path / "shared"), "--python", sys.executable)  # fmt: skip
         yield server, net, cluster
 
@@ -218,7 +220,7 @@ def test_hosts_of_their_own_are_used_through_a_login_node_and_find_the_server(ap
     assert {n["machine"] for n in attempts[0]["nodes"]} == {"hpc:a", "hpc:b"}
     assert sum("final loss" in text for text in texts(server, "far")) == 2
     eventually(lambda: not cluster.queue())
-    assert not [p for p in net["b"].processes() if "shoal" in " ".join(p.cmdline())]
+    assert not [p for p in net["b"].processes() if "shoal" in command(p)]
 
 
 @needs_hosts

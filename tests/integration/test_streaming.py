@@ -329,6 +329,10 @@ def test_a_bucket_is_streamed_as_it_is(tmp_path, monkeypatch):
         assert shares == [order[0::2], order[1::2]]
         assert shoal.data.stream("s3://bucket/set").as_map()[4321]["id"] == 4321
         assert ids(shoal.data.stream("s3://bucket/set/train/1.jsonl", shuffle=False)) == list(range(2000, 4000))
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        named = f"s3://bucket/set/train/*.jsonl?endpoint={endpoint}&region=us-east-1"
+        assert ids(shoal.data.stream(named)) == order, "the endpoint may stand in the URL, as in all other places"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         with pytest.raises(NotFound):
             shoal.data.stream("s3://bucket/nothing")
         loader = shoal.data.stream("s3://bucket/set/train").loader(batch_size=8, num_workers=1)

@@ -6,7 +6,6 @@ import re
 import signal
 import tempfile
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,12 +14,13 @@ from swarm_workers import Workers
 
 from shoal.compat.netmind.checkpoint import NetmindCheckPoint
 from shoal.testing.engines import eventually
+from shoal.testing.extras import needs
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.timeout(600),
     # Not imported to see whether it is there: that takes seconds, and only the peers need it.
-    pytest.mark.skipif(find_spec("hivemind") is None, reason="needs hivemind"),
+    needs("hivemind"),
 ]
 
 HERE = Path(__file__).resolve().parent
@@ -223,7 +223,7 @@ def test_the_hugging_face_trainer_reports_goes_back_to_its_backup_and_a_script_t
     peer = start("peer", "-m", "shoal.compat.swarm", tmp_path / "hf.py", "--fail")
     eventually(lambda: "rounds" in peer.text or peer.process.poll() is not None, timeout_s=200)
     assert peer.process.wait(90) == 1, peer.text
-    assert "RuntimeError: planted" in peer.text and "back to those of step" in peer.text
+    assert "RuntimeError: planted" in peer.text and "restoring those of step" in peer.text
     rounds = [v["swarm/step"] for v in peer.steps() if "swarm/step" in v]
     assert rounds == sorted(set(rounds)) and rounds[-1] >= 5
     losses = [v["train/loss"] for v in peer.steps() if "train/loss" in v]

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ import pytest
 from swarm_workers import Workers
 
 from shoal.testing import hosts, line
+from shoal.testing.extras import needs
 from shoal.testing.patience import patient
 
 # Not imported to see whether they are there: that takes seconds, and only the peers need them.
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(None in map(find_spec, ("torch", "hivemind")), reason="needs torch and hivemind"),
+    needs("torch", "hivemind"),
 ]
 
 WORKER = Path(__file__).with_name("swarm_worker.py")
@@ -38,10 +38,10 @@ BATCH, PEERS = 16, 3
 MODEL = {"depth": 2, "lr": 3e-3, "last": 450} if ROUNDS else {"depth": 1, "lr": 8e-3, "last": 250}
 """Its layers and highest learning rate, and the step after which that stays low."""
 SAMPLES = (MODEL["last"] + 100) * BATCH * PEERS
-"""At least; the loss has levelled off then."""
+"""Minimum number of samples; the loss has levelled off by then."""
 PACE_S = 0.012
 LINE = line.Line(delay_s=0.01, loss=0.002, bytes_per_s=2.5e6)
-"""Of every peer. Between two of them: 40 ms there and back, 20 Mbit/s, 4 of 1000 packets lost each way."""
+"""Line of every peer. Between two of them: 40 ms round trip, 20 Mbit/s, 4 of 1000 packets lost each way."""
 TIMEOUT_S = 600.0
 SWARM = {
     "run_id": "test",
@@ -112,7 +112,7 @@ class Peer:
 
 
 class Field:
-    """Where peers live: hosts of their own as root, else processes on the loopback device."""
+    """Places where peers run: separate hosts as root, otherwise processes on the loopback device."""
 
     def __init__(self, stack: ExitStack, folder: Path, workers: Workers):
         self._stack, self._folder, self._workers = stack, folder, workers

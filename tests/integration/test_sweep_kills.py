@@ -29,7 +29,7 @@ with open(os.environ["SHOAL_SPOOL"] + "/rank-0.jsonl", "a") as spool:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("sweep-kills"), slots=4, warm=False) as server:
+    with live_server(tmp_path_factory.mktemp("sweep-kills"), slots=4) as server:
         yield server
 
 

@@ -12,8 +12,8 @@ import pytest
 from shoal.compat.topspin.stopping import launchers
 from shoal.core.errors import CanNeverRun, Refused
 from shoal.testing.engines import eventually
-from shoal.train.gangs import Task
 from shoal.train.hosts import Host
+from shoal.train.launch_groups import Task
 from shoal.train.modes import Desk, run_distributed, run_pool
 from shoal.train.preflight import Needs, Place
 

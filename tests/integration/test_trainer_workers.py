@@ -116,4 +116,4 @@ def test_the_script_of_the_guide_learns_on_two_workers(tmp_path):
     said = finish(start_ranks([script], tmp_path, 2))
     best = float(said.rsplit("best=", 1)[1].split(")")[0])
     assert best < 0.06
-    assert list(tmp_path.glob("shoal-runs/*/figures/train.train.loss.png"))
+    assert list(tmp_path.glob("shoal-runs/*/figures/train.train.loss.svg"))

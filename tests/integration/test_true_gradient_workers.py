@@ -39,7 +39,7 @@ DEALT = [("ddp", 41), ("fsdp", 41), ("ddp", 23)]
 """Parallel, size of the dataset: the trainings after those."""
 SPLITS = 30 if os.environ.get("SHOAL_SOAK") else 10
 TOLERANCE = {"none": 1e-5, "bf16": 2e-2, "fp16": 4e-3}
-"""Of the norm. In 16 bits each mini-batch's gradient is rounded, to 8 and 11 bits."""
+"""Allowed error relative to the norm. In 16 bits the gradient of each mini-batch is rounded to 8 or 11 bits."""
 
 
 class Workers:
@@ -177,7 +177,7 @@ def test_the_gradient_of_any_split_is_that_of_one_large_batch(workers: Workers, 
 
 
 def mean_of_means(split: list[list[int]], seed: int) -> Any:
-    """What it is without the true gradient: each mini-batch counts the same."""
+    """Return the gradient without the true gradient: each mini-batch has the same weight."""
     model = worker.Network()
     parts = [count for of_rank in split for count in of_rank]
     x, y = worker.samples_of(sum(parts), seed)

@@ -126,13 +126,13 @@ def test_what_a_script_without_a_seed_draws_before_it_trains_is_a_remark(verify)
     script = UNSEEDED.format(x="torch.randn(24, 4)") + five_lines()
     status, certificate, err = verify(script, "--steps", "4", "--more", "5")
     assert status == 0 and certificate["bit_exact"], err
-    assert any("draws something before run.prepare" in remark for remark in certificate["remarks"])
+    assert any("draws random numbers before run.prepare" in remark for remark in certificate["remarks"])
 
 
 def test_a_script_without_the_sdk_is_told_so(verify):
     status, certificate, err = verify("print('training')")
     assert status == 1 and certificate is None
-    assert "never told Shoal of a step" in err and "shoal.init()" in err
+    assert "reported no steps to Shoal" in err and "shoal.init()" in err
 
 
 def test_a_script_that_prepares_nothing_is_told_so(verify):

@@ -1,4 +1,4 @@
-"""Many small jobs with a nursery on a real server: they start warm, and whoever is killed, each runs once and says all it has to say.
+"""Many small jobs with a prefork parent on a real server: they start warm, and whoever is killed, each runs once and says all it has to say.
 
 `SHOAL_ROUNDS` sets how many rounds of kills there are (./scripts/soak: 20).
 """
@@ -14,6 +14,7 @@ from shoal.store.pack import pack_tree
 from shoal.testing.engines import eventually
 from shoal.testing.live import live_server
 from shoal.testing.patience import patient
+from shoal.testing.processes import command, lives
 
 ROUNDS = int(os.environ.get("SHOAL_ROUNDS", "1"))
 JOBS = 6
@@ -38,7 +39,7 @@ SAID = [f"step {i}" for i in range(30)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live_server(tmp_path_factory.mktemp("warm"), slots=2) as server:
+    with live_server(tmp_path_factory.mktemp("warm"), slots=2, prefork=False) as server:
         yield server
 
 
@@ -68,8 +69,11 @@ def ended(server, name):
     return server.wait_for(name, lambda view: view.status.is_terminal, "its end")
 
 
-def nurseries(server):
-    return [p for p in server.processes() if "shoal.agent.nursery" in " ".join(p.cmdline())]
+def prefork_parents(server):
+    """The prefork parents; a child just forked from one shows the same command line until it has its own."""
+    found = [p for p in server.processes() if "shoal.agent.prefork.parent" in command(p)]
+    pids = {p.pid for p in found}
+    return [p for p in found if lives(p) and p.ppid() not in pids]
 
 
 def until_warm(server, source, prefix):
@@ -86,7 +90,7 @@ def until_warm(server, source, prefix):
 def test_jobs_that_follow_each_other_start_warm_and_others_as_ever(server, source, tmp_path):
     view = until_warm(server, source, "first")
     assert said(server, view.name) == [*SAID, f"total 435.0 of {view.name}"]
-    assert len(nurseries(server)) == 1
+    assert len(prefork_parents(server)) == 1
     submit(server, send(server, tmp_path, {"threads.py": THREADS}), "threads", "threads.py")
     submit(server, source, "early", env={"PYTHONHASHSEED": "1"})
     for name in ("threads", "early"):
@@ -109,7 +113,7 @@ def test_a_killed_warm_agent_is_a_lost_node_and_the_next_attempt_runs(server, so
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_kill_9_of_nursery_agent_and_server_loses_and_repeats_nothing(server, source, round_):
+def test_kill_9_of_prefork_parent_agent_and_server_loses_and_repeats_nothing(server, source, round_):
     rng = random.Random(round_)
     until_warm(server, source, f"round-{round_}")
     names = [f"kills-{round_}-{i}" for i in range(JOBS)]
@@ -118,17 +122,20 @@ def test_kill_9_of_nursery_agent_and_server_loses_and_repeats_nothing(server, so
     # At a moment that is never the same: when some job of the round has said so many lines.
     watched, lines = rng.choice(names[:-1]), rng.randrange(1, 30)
     eventually(lambda: len(said(server, watched)) >= lines, 60)
-    [nursery] = nurseries(server)
+    [prefork] = prefork_parents(server)
     if rng.random() < 0.5:
-        nursery.kill()
+        prefork.kill()
     server.kill()
-    gone, left = psutil.wait_procs([nursery], timeout=patient(10))
+    gone, left = psutil.wait_procs([prefork], timeout=patient(10))
     assert gone and not left
     server.start()
     for name in names:
         view = ended(server, name)
-        assert view.status == "succeeded" and view.attempts == 1, view
+        # The server may be killed between the record of an attempt and the start of its agent, with the launch file or without:
+        # that attempt never ran.
+        ran = [a for a in view.attempt_list if {n.reason for n in a.nodes} != {"its agent was never started"}]
+        assert view.status == "succeeded" and len(ran) == 1, view
         whole = [*SAID, f"total 435.0 of {name}"]
         eventually(lambda name=name, whole=whole: len(said(server, name)) >= len(whole), 60)
         assert said(server, name) == whole
-    eventually(lambda: not [p for p in server.processes() if "trial.py" in " ".join(p.cmdline())])
+    eventually(lambda: not [p for p in server.processes() if "trial.py" in command(p)])

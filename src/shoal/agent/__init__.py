@@ -1,4 +1,5 @@
-"""Runs one node of one attempt: environment, sandbox, workers, logs, spool, beats. Started by an engine, outlives the server.
+"""The agent: runs one node of one attempt (environment, sandbox, workers, logs, outbox, heartbeats).
 
-Nothing here imports pydantic or http.client at start: they would cost more than all the rest until the user's first line.
+An engine starts the agent; the agent keeps running when the server restarts or is down. No module here imports pydantic or
+http.client at start-up: they take longer to import than everything else that happens before the user's first line.
 """

@@ -1,4 +1,4 @@
-"""`python -m shoal.agent LAUNCH_FILE` runs a node; `python -m shoal.agent --salvage WORK_DIR` cleans up after a dead agent."""
+"""Runs a node (`python -m shoal.agent LAUNCH_FILE`), or cleans up after a dead agent (`… --salvage WORK_DIR`)."""
 
 import sys
 

@@ -1,17 +1,6 @@
-"""The worker of an interactive session: it keeps the job's place, environment and data until it is stopped. People work beside it."""
+"""Old name of `shoal.agent.workers.interactive`, kept because jobs created by version 0.1 store it as their entry."""
 
-from __future__ import annotations
-
-import signal
-import sys
-
-
-def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    print("ready for whoever comes in", flush=True)
-    while True:
-        signal.pause()
-
+from runpy import run_module
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_module("shoal.agent.workers.interactive", run_name="__main__")

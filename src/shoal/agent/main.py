@@ -1,4 +1,4 @@
-"""The story of an agent: join the gang, prepare, run the workers, tell the server all, leave."""
+"""The agent's main program: join the attempt, prepare the node, run the workers, report the result, exit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shoal.agent.wire import JOIN_REFUSED, JoinReply, Launch
 from shoal.core.ports import free_port
 
 if TYPE_CHECKING:
-    from shoal.agent.node import WorkDir
-    from shoal.agent.seed import Seed
+    from shoal.agent.node.workdir import WorkDir
+    from shoal.agent.prefork.worker import WaitingWorker
 
 _JOIN_LEAST_S, _JOIN_MOST_S = 0.05, 0.5
 
 
 def main(args: list[str]) -> int:
     if len(args) == 2 and args[0] == "--salvage":
-        from shoal.agent.salvage import salvage
+        from shoal.agent.node.recovery import salvage
 
         return salvage(Path(args[1]))
     if len(args) != 1:
@@ -33,15 +33,19 @@ def main(args: list[str]) -> int:
     return run(Path(args[0]))
 
 
-def run(launch_file: Path, seed: Seed | None = None) -> int:
-    """`seed`: a preloaded interpreter to run the worker in."""
+def run(launch_file: Path, waiting: WaitingWorker | None = None) -> int:
+    """Run the node that a launch file describes; return the agent's exit code.
+
+    `waiting` is a preloaded interpreter that the worker can run in (see `shoal.agent.prefork`).
+    Exit codes: 3 when another agent runs this node, 4 when the server refused the join, 5 when the result was not delivered.
+    """
     launch = Launch.read(launch_file)
-    _own_session()
-    _log_to(Path(launch.work_dir))
-    # What comes after joining is imported while the server answers.
-    warm = threading.Thread(target=_warm_up, daemon=True)
+    _start_session()
+    _redirect_output(Path(launch.work_dir))
+    # The modules needed after joining are imported while the server answers.
+    warm = threading.Thread(target=_import_ahead, daemon=True)
     warm.start()
-    from shoal.agent.node import Busy, WorkDir
+    from shoal.agent.node.workdir import Busy, WorkDir
 
     work = WorkDir(Path(launch.work_dir))
     try:
@@ -51,27 +55,29 @@ def run(launch_file: Path, seed: Seed | None = None) -> int:
         return 3
     work.sign_in()
     work.keep_launch(launch_file)
-    link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance)
+    link = Link(launch.url, launch.token, launch.server_file, instance=launch.instance, ca=launch.ca)
     join = _join(link, work, launch)
     if join is None:
         return 4
     warm.join()
-    from shoal.agent.attempt import Node
+    from shoal.agent.node.node import Node
 
     if join.lease is not None:
-        from shoal.agent.lease_node import LeaseNode as Node
-    return Node(launch, join, work, link, seed).run()
+        from shoal.agent.lease.node import LeaseNode as Node
+    return Node(launch, join, work, link, waiting).run()
 
 
 def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
-    """Ask until the whole gang is there. None if the server does not want us."""
+    """Repeat the join request until all nodes of the attempt have joined. Return None if the server refuses it."""
     from shoal.core.boot import boot_id
     from shoal.core.errors import Fenced, ShoalError, Unreachable
 
     asks = backoff(_JOIN_LEAST_S, _JOIN_MOST_S)
     body = {"pid": os.getpid(), "boot_id": boot_id(), "host": socket.gethostname(), "port": free_port()}
     body["machine"] = launch.machine
-    body["process"] = os.urandom(16).hex()  # in memory only: the launch file alone does not open the secrets again
+    body["process"] = os.urandom(
+        16
+    ).hex()  # kept in memory only, so the launch file alone is not enough to fetch the secrets again
     body["giver_port"] = None if launch.store_path else free_port()
     while True:
         try:
@@ -84,17 +90,18 @@ def _join(link: Link, work: WorkDir, launch: Launch) -> JoinReply | None:
         except ShoalError as error:
             print(f"join refused: {error.code}: {error.message}", file=sys.stderr)
             if isinstance(error, Fenced):
-                _say_goodbye(link, work, None, "stopped before it started", told=True)
+                _report_not_started(link, work, None, "stopped before it started", told=True)
             else:
-                _say_goodbye(link, work, 1, f"{JOIN_REFUSED}: {error.message}", told=False)
+                _report_not_started(link, work, 1, f"{JOIN_REFUSED}: {error.message}", told=False)
             return None
         time.sleep(next(asks))
 
 
-def _say_goodbye(link: Link, work: WorkDir, code: int | None, reason: str, *, told: bool) -> None:
-    """Nothing runs here and nothing will: say so and why, so that nobody waits for it or wonders.
+def _report_not_started(link: Link, work: WorkDir, code: int | None, reason: str, *, told: bool) -> None:
+    """Report that no worker ran on this node and why, so that the server does not wait for it.
 
-    Where the server does not even take that, the result file is what engines and salvagers find.
+    The result is also written to the work directory: if the server refuses even this heartbeat, engines and `--salvage` read it
+    there.
     """
     from shoal.core.errors import ShoalError
 
@@ -107,18 +114,18 @@ def _say_goodbye(link: Link, work: WorkDir, code: int | None, reason: str, *, to
         print(f"last beat: {error.message}", file=sys.stderr)
 
 
-def _own_session() -> None:
-    """Out of reach of the terminal and of whoever started us."""
+def _start_session() -> None:
+    """Start a session of our own, so that signals to the terminal or to the parent's process group do not reach us."""
     try:
         os.setsid()
     except PermissionError:
-        pass  # Already the leader of one.
+        pass  # we already lead a session
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    # Until there are workers to stop, these simply end the agent; Node takes them over.
+    # SIGTERM, SIGINT and SIGHUP keep their default (the agent ends) until Node installs its handlers to stop the workers.
 
 
-def _log_to(work_dir: Path) -> None:
-    """Our own output goes to agent.log, whoever started us."""
+def _redirect_output(work_dir: Path) -> None:
+    """Redirect the agent's own stdout and stderr to agent.log in the work directory."""
     work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(work_dir / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(fd, 1)
@@ -126,9 +133,9 @@ def _log_to(work_dir: Path) -> None:
     os.close(fd)
 
 
-def _warm_up() -> None:
-    from shoal.agent.inner import become_subreaper
+def _import_ahead() -> None:
+    from shoal.agent.workers.parent import become_subreaper
 
     become_subreaper()
-    import shoal.agent.attempt
+    import shoal.agent.node.node
     import shoal.store.codec  # noqa: F401

@@ -1,4 +1,4 @@
-"""What can be told about training code without running it: findings (`shoal check`) and the lines it lacks (`shoal instrument`).
+"""Static analysis of training code: findings (`shoal check`) and the SDK lines to add (`shoal instrument`).
 
-Nothing here executes or imports the code it looks at. Where it cannot be sure, it is silent.
+Nothing here executes or imports the code that is analysed. Doubtful cases are not reported.
 """

@@ -1,4 +1,4 @@
-"""What a script takes on its command line, as far as argparse says so in plain words, and what it is given."""
+"""Command line of a script: the options that its argparse calls define, and the arguments that it is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Option:
     module: Module
     call: ast.Call
     names: tuple[str, ...]
-    """As typed: '--lr', '-l', or a single word without dashes for a positional."""
+    """Names as typed: '--lr', '-l', or a single word without dashes for a positional."""
     dest: str
 
     @property
@@ -44,12 +44,8 @@ class Option:
         return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "" if node else "store"
 
     @property
-    def takes_one(self) -> bool:
+    def has_one_value(self) -> bool:
         return self.action == "store" and keyword_of(self.call, "nargs") is None
-
-    @property
-    def takes_none(self) -> bool:
-        return self.action in _NO_VALUE
 
     @property
     def is_required(self) -> bool:
@@ -58,7 +54,7 @@ class Option:
 
 
 class Arguments:
-    """`sure`: nothing but the options listed decides what is taken."""
+    """Options of a program and its arguments. `sure` is True if the listed options are certainly all that it accepts."""
 
     def __init__(self, program: Program, given: tuple[str, ...] | None):
         self.given = given
@@ -67,7 +63,7 @@ class Arguments:
         self.sure = self._read(program)
 
     def value_of(self, module: Module, node: ast.Attribute) -> tuple[bool, ast.expr | str | None]:
-        """Of `args.name`: whether it is known, and what it is: text from the command line, or the default's expression."""
+        """Return whether the value of `args.name` is known, and the value: text from the command line, or the default."""
         origins = module.origins(node.value)
         if not origins or not all(o.startswith(_PARSER) and "parse_" in o for o in origins):
             return False, None
@@ -75,23 +71,23 @@ class Arguments:
         if len(options) != 1 or self.given is None:
             return False, None
         option = options[0]
-        if option.is_positional or not option.takes_one:
+        if option.is_positional or not option.has_one_value:
             return False, None
         if (text := self.text_given(option)) is not None:
             return True, text
         return True, keyword_of(option.call, "default")
 
-    def rules_out(self, module: Module, node: ast.AST) -> bool:
-        """It is only done with a switch (`if args.save:`) that the command line does not give."""
-        for above in module.scopes.above(node):
-            if self.given is not None and isinstance(above, ast.If) and isinstance(above.test, ast.Attribute):
-                switches = [o for o in self.options if o.dest == above.test.attr and o.action == "store_true"]
-                if switches and all(self.text_given(option) is None for option in switches):
-                    return True
-        return False
+    def text_named(self, name: str) -> str | None:
+        """Return the value of `--name=value`, `--name value` or `name=value`, for scripts that set variables by themselves."""
+        words, found = self.given or (), None
+        for index, word in enumerate(words):
+            left, equals, value = word.partition("=")
+            if left.lstrip("-").replace("-", "_") == name and (equals or word.startswith("--")):
+                found = value if equals else "".join(words[index + 1 : index + 2])
+        return found
 
     def text_given(self, option: Option) -> str | None:
-        """What the command line gives for an option; its last word counts."""
+        """Return the value of an option on the command line, or None; the last one counts."""
         found = None
         for index, word in enumerate(self.given or ()):
             name, equals, value = word.partition("=")
@@ -101,7 +97,7 @@ class Arguments:
         return found
 
     def match(self, word: str) -> Option | None:
-        """The option a word stands for, abbreviations included."""
+        """Return the option that a word names, possibly as an abbreviation, or None."""
         for option in self.options:
             if word in option.names:
                 return option
@@ -123,7 +119,7 @@ class Arguments:
         strange = ("parse_known_args", "parse_known_intermixed_args", "add_subparsers", "set_defaults", "_add_action")
         if next(program.methods(*strange), None) is not None or program.mentions("HfArgumentParser", "sys.argv"):
             return False
-        if any(_given_away(module) for module in program.modules):
+        if any(_passes_parser_on(module) for module in program.modules):
             return False
         parses = [(m, c) for m, c, f in program.methods("parse_args") if m.origins(f.value) == {_PARSER}]
         return sure and len(parses) == 1 and not parses[0][1].args and not parses[0][1].keywords
@@ -151,8 +147,8 @@ def arguments_of(program: Program, given: tuple[str, ...] | None) -> Arguments:
     return Arguments(program, given)
 
 
-def _given_away(module: Module) -> bool:
-    """The parser is handed to code that is not here, which may add to it."""
+def _passes_parser_on(module: Module) -> bool:
+    """Check whether the parser is passed to code of other packages, which may add options to it."""
     return any(
         _PARSER in module.origins(argument) and not all(module.definition(o) for o in module.called(call))
         for call in module.all(ast.Call)

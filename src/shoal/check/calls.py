@@ -1,4 +1,4 @@
-"""What a call is given."""
+"""Arguments of a call in a syntax tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 
 def argument_of(call: ast.Call, function: ast.FunctionDef, parameter: ast.arg) -> ast.expr | None:
-    """What a call gives for a parameter, its default included; None if that cannot be told."""
+    """Return the expression that a call passes for a parameter, or its default; None if that is unknown."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
     for keyword in call.keywords:
@@ -26,5 +26,5 @@ def keyword_of(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def has_unpacking(call: ast.Call) -> bool:
-    """`f(*a, **b)`: nobody knows what it is given."""
+    """Check whether a call unpacks arguments, as in `f(*a, **b)`, so that they are unknown."""
     return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)

@@ -1,4 +1,4 @@
-"""Which framework a program trains with: what decides which lines it needs."""
+"""Detection of the frameworks that a program trains with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HF_PACKAGES = ("transformers", "trl", "sentence_transformers", "setfit")
 
 @lru_cache(maxsize=4)
 def frameworks_of(program: Program) -> list[str]:
-    """By what is really called; several may be at work at once."""
+    """Return the frameworks that a program uses, judged by its calls and imports; there may be several."""
     found = []
     if program.has_call("shoal", "init"):
         found.append(SDK)
@@ -56,7 +56,7 @@ def uses_hf_trainer(program: Program) -> bool:
 
 
 def classes_of(module: Module, call: ast.Call) -> frozenset[str]:
-    """What a call makes an instance of, with the classes that one derives from; nothing if that is not sure."""
+    """Return the class that a call instantiates and its base classes; empty if the class is not certain."""
     called = module.called(call)
     return module.bases(next(iter(called))) if len(called) == 1 else frozenset()
 

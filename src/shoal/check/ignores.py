@@ -1,4 +1,4 @@
-"""`# shoal: ignore[rule, …]` at the end of a line, or alone above it; without brackets: all rules."""
+"""Parser of `# shoal: ignore[rule, …]` at the end of a line, or alone above it; without brackets it ignores all rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALL = "*"
 
 
 def ignored(text: str) -> dict[int, set[str]]:
-    """Line → rules not wanted there."""
+    """Return a mapping of line → rules that are ignored there."""
     found: dict[int, set[str]] = {}
     if "shoal:" not in text:
         return found

@@ -1,4 +1,4 @@
-"""One file of Python: its tree, who calls what, and where every value comes from. All rules share it."""
+"""One Python file: its syntax tree, its calls, and the origin of every value. Shared by all rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def is_from(origin: str, package: str, *names: str) -> bool:
-    """Whether it is one of these names of the package, wherever in it: is_from('torch.utils.data.DataLoader', 'torch', 'DataLoader')."""
+    """Check whether an origin is one of these names, anywhere in a package.
+
+    For example, is_from('torch.utils.data.DataLoader', 'torch', 'DataLoader') is True.
+    """
     head, _, last = origin.rpartition(".")
     return last in names and (head == package or head.startswith(package + "."))
 
 
 class Module:
-    """Origins are written as in code: 'torch.optim.SGD()' is what that call gives, 'f()[1]' the second thing it gives."""
+    """Python file. Origins of values are written as in code: 'torch.optim.SGD()' is the result of that call, 'f()[1]' the
+    second element of a result."""
 
     def __init__(self, path: str, text: str):
         self.path, self.text = path, text
@@ -43,11 +47,11 @@ class Module:
         return self.text.splitlines()
 
     def all(self, kind: type[Node]) -> list[Node]:
-        """The nodes of one kind, in the order of the source."""
+        """Return the nodes of one kind, in the order of the source."""
         return self._by_kind.get(kind, [])  # type: ignore[return-value]
 
     def within(self, root: ast.AST, kind: type[Node]) -> list[Node]:
-        """The nodes of one kind below another, those of functions defined there left out."""
+        """Return the nodes of one kind below another, without those in nested functions."""
         return [
             node
             for node in ast.walk(root)
@@ -61,7 +65,7 @@ class Module:
         return None
 
     def loops_around(self, node: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:
-        """Of its own function, from the inside out."""
+        """Return the loops around a node in its own function, innermost first."""
         found = []
         for above in self.scopes.above(node):
             if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
@@ -77,7 +81,7 @@ class Module:
         return at
 
     def is_tried(self, node: ast.AST) -> bool:
-        """Inside a `try` that catches something."""
+        """Check whether a node is inside a `try` with an `except`."""
         inside: ast.AST = node
         for above in self.scopes.above(node):
             if isinstance(above, ast.Try) and above.handlers and inside in above.body:
@@ -86,19 +90,19 @@ class Module:
         return False
 
     def called(self, call: ast.Call) -> frozenset[str]:
-        """What a call may call."""
+        """Return the origins of the function that a call may call."""
         return self.origins(call.func)
 
     def calls(self, package: str, *names: str) -> list[ast.Call]:
-        """Calls that surely are of these names of a package."""
+        """Return the calls that certainly call one of these names of a package."""
         found = dict.fromkeys(call for name in names for call in self._calls_by_name.get(name, ()))
         return [call for call in found if all(is_from(origin, package, *names) for origin in self.called(call))]
 
     def origins(self, node: ast.expr) -> frozenset[str]:
-        """Where a value may come from; UNKNOWN is among them if there may be more."""
+        """Return the possible origins of a value; includes UNKNOWN if there may be others."""
         found = self._origins.get(node)
         if found is None:
-            # A value that is made of itself (`x = f(x)`) comes from where it came from before.
+            # For a value computed from itself (`x = f(x)`), the inner reference adds no origins of its own.
             self._origins[node] = frozenset()
             self._depth += 1
             found = self._origins[node] = self._origins_of(node)
@@ -106,7 +110,7 @@ class Module:
         return found if found or self._depth else _UNSURE
 
     def values(self, node: ast.expr) -> list[ast.expr] | None:
-        """The expressions a name may have its value from, the node itself if it is no name; None if not all are known."""
+        """Return the expressions that may be assigned to a name, or the node itself if it is not a name; None if unknown."""
         bindings = self.bindings(node)
         if bindings is None:
             return [node]
@@ -124,7 +128,7 @@ class Module:
         return found or None
 
     def bindings(self, node: ast.expr) -> list[Binding] | None:
-        """Of a name or `self.name`; None for other expressions."""
+        """Return the bindings of a name or of `self.name`; None for other expressions."""
         if isinstance(node, ast.Name):
             return self.scopes.of(node).find(node.id)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -136,12 +140,12 @@ class Module:
         return None
 
     def definition(self, origin: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
-        """The function or class of this file that an origin names."""
+        """Return the function or class of this file that an origin names, or None."""
         node = self._definitions.get(origin)
         return node if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else None
 
     def bases(self, origin: str) -> frozenset[str]:
-        """Of a class of this file: all it derives from, as far as it is known here. The class itself otherwise."""
+        """Return a class and, if it is defined in this file, all its known base classes."""
         found, ahead = {origin}, [origin]
         while ahead:
             node = self.definition(ahead.pop())
@@ -211,7 +215,7 @@ class Module:
         return found
 
     def _given(self, parameter: ast.arg) -> list[ast.expr] | None:
-        """What the calls in this file give for a parameter; None if there may be others."""
+        """Return the expressions that the calls in this file pass for a parameter; None if there may be other calls."""
         function = self.function_of(parameter)
         if not isinstance(function, ast.FunctionDef) or function.decorator_list:
             return None
@@ -230,7 +234,7 @@ class Module:
 
     @cached_property
     def _calls_by_name(self) -> dict[str, list[ast.Call]]:
-        """The last part of what is surely called → the calls."""
+        """Mapping of the last part of a call's origin → the calls."""
         found: dict[str, list[ast.Call]] = {}
         for call in self.all(ast.Call):
             for name in {origin.rpartition(".")[2] for origin in self.called(call)}:
@@ -247,7 +251,7 @@ class Module:
 
     @cached_property
     def _sites(self) -> dict[ast.AST, list[ast.Call]]:
-        """Functions of the file → the calls of them, if they are used in no other way."""
+        """Mapping of a function of this file → its calls, for functions that are only called (not passed on as values)."""
         found: dict[ast.AST, list[ast.Call]] = {}
         spoilt: set[ast.AST] = set()
         for name in self.all(ast.Name):
@@ -270,7 +274,7 @@ def _each(origins: frozenset[str], suffix: str) -> frozenset[str]:
 
 
 def _gives_back(call: ast.Call, index: int) -> bool:
-    """`a, b = run.prepare(a, b)` and its kin: what is given comes back, wrapped or not, in the same order."""
+    """Check for calls like `a, b = run.prepare(a, b)`, which return their arguments, possibly wrapped, in the same order."""
     return (
         isinstance(call.func, ast.Attribute)
         and call.func.attr in _GIVES_BACK

@@ -1,4 +1,4 @@
-"""A script and the modules of the source it imports: what would run as one job."""
+"""Program of a job: a script and the modules of the source that it imports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shoal.check.module import Module
 from shoal.check.source import Source
 
 MAX_BYTES = 16 << 20
-"""Of code that is followed; more than that is not one script's."""
+"""Maximum total size of the code that is read for one script."""
 _LOADS_MORE = ("importlib", "__import__", "exec(", "runpy")
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A file that Python cannot read."""
+    """File with a syntax error."""
 
     path: str
     line: int
@@ -34,17 +34,17 @@ class Program:
     modules: list[Module] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
     missing: list[tuple[Module, ast.stmt, str]] = field(default_factory=list)
-    """Imports of files that are on the disk but not in the source."""
+    """Imports of files that exist on the disk but are not in the source."""
     unread: bool = False
-    """There is code of the source that was not looked at."""
+    """True if some code of the source was not read."""
 
     @cached_property
     def is_whole(self) -> bool:
-        """All that runs is here, as far as can be told: only then does it mean anything that something is missing."""
+        """True if all code that runs is known; only then can a rule conclude that something is missing."""
         return not self.unread and not self.broken and not self.mentions(*_LOADS_MORE)
 
     def calls(self, package: str, *names: str) -> Iterator[tuple[Module, ast.Call]]:
-        """Calls that surely are of these names of a package."""
+        """Yield the calls that certainly call one of these names of a package."""
         for module in self.modules:
             for call in module.calls(package, *names):
                 yield module, call
@@ -53,19 +53,19 @@ class Program:
         return next(self.calls(package, *names), None) is not None
 
     def methods(self, *names: str) -> Iterator[tuple[Module, ast.Call, ast.Attribute]]:
-        """Calls of `something.name(…)`, whatever it is."""
+        """Yield the calls of `something.name(…)` for any object."""
         for module in self.modules:
             for call in module.all(ast.Call):
                 if isinstance(call.func, ast.Attribute) and call.func.attr in names:
                     yield module, call, call.func
 
     def mentions(self, *words: str) -> bool:
-        """Whether the text of any file has one of these words at all."""
+        """Check whether the text of any file contains one of these words."""
         return any(word in module.text for module in self.modules for word in words)
 
     @cached_property
     def imported(self) -> frozenset[str]:
-        """Top-level names of the packages imported, as written."""
+        """Full names of the imported packages and names, as written."""
         found = set()
         for module in self.modules:
             for plain in module.all(ast.Import):
@@ -80,7 +80,7 @@ class Program:
 
 
 def read_program(source: Source, entry: str, max_bytes: int = MAX_BYTES) -> Program:
-    """Follow the imports from the entry on, through the files of the source."""
+    """Read the entry and, recursively, the files of the source that it imports."""
     program = Program(source, entry)
     ahead, seen, left = [entry], {entry}, max_bytes
     while ahead:
@@ -119,7 +119,7 @@ def _imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _files_of(source: Source, entry: str, path: str, wanted: str) -> list[str]:
-    """The files of the source, or at least of the disk, that an import loads: packages on the way included."""
+    """Return the files that an import loads, including the packages on the way: from the source, or at least the disk."""
     level = len(wanted) - len(wanted.lstrip("."))
     parts = [part for part in wanted.split(".") if part]
     if level:
@@ -128,7 +128,7 @@ def _files_of(source: Source, entry: str, path: str, wanted: str) -> list[str]:
             base = posixpath.dirname(base)
         bases = [base]
     else:
-        bases = list(dict.fromkeys([posixpath.dirname(entry), ""]))  # python puts the script's folder on its path
+        bases = list(dict.fromkeys([posixpath.dirname(entry), ""]))  # Python adds the script's folder to sys.path
     for base in bases:
         found = _chain(source, base, parts)
         if found:
@@ -143,12 +143,12 @@ def _chain(source: Source, base: str, parts: list[str]) -> list[str]:
         package, module = f"{base}/__init__.py", f"{base}.py"
         if package in source.paths or module in source.paths:
             found.append(package if package in source.paths else module)
-        elif not found and part not in sys.stdlib_module_names and (left := _left_out(source, package, module)):
+        elif not found and part not in sys.stdlib_module_names and (left := _excluded(source, package, module)):
             return [left]
         elif base not in source.folders:
             break
     return found
 
 
-def _left_out(source: Source, *paths: str) -> str | None:
-    return next((path for path in paths if source.leaves_out(path)), None)
+def _excluded(source: Source, *paths: str) -> str | None:
+    return next((path for path in paths if source.excludes(path)), None)

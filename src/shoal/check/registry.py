@@ -1,4 +1,4 @@
-"""How a rule is written: a generator of hits, with its id, why it matters and what to do."""
+"""Registry of rules. A rule is a generator of hits with an id, a severity, a reason (why) and a remedy (fix)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shoal.check.asked import Asked
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module
 from shoal.check.program import Program
 from shoal.core.checks import Severity
@@ -14,7 +14,7 @@ from shoal.core.checks import Severity
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A place in a file, and what is wrong there. What is not given is the rule's own."""
+    """Place in a file and the problem there. Omitted fields are those of the rule."""
 
     module: Module
     node: ast.AST
@@ -24,7 +24,7 @@ class Hit:
     fix: str | None = None
 
 
-Finder = Callable[[Program, Asked], Iterator[Hit]]
+Finder = Callable[[Program, JobFacts], Iterator[Hit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(id: str, severity: Severity, *, why: str, fix: str) -> Callable[[Finder], Finder]:
-    """Register a finder."""
+    """Register a finder as a rule."""
 
     def register(find: Finder) -> Finder:
         RULES[id] = Rule(id, severity, why, fix, find)

@@ -1,4 +1,4 @@
-"""Look at a source with all rules, and say what was found, in the order of the files."""
+"""Check of a source with all rules; findings are sorted by file and line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 import posixpath
 
 from shoal.check import rules
-from shoal.check.asked import Asked
 from shoal.check.frameworks import frameworks_of
 from shoal.check.ignores import ALL, ignored
+from shoal.check.job_facts import JobFacts
 from shoal.check.program import MAX_BYTES, Broken, Program, read_program
 from shoal.check.registry import RULES, Hit, Rule
 from shoal.check.source import Source
@@ -20,11 +20,11 @@ _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
 
 
 def check(
-    source: Source, entry: str | None = None, asked: Asked | None = None, *, max_bytes: int = MAX_BYTES
+    source: Source, entry: str | None = None, asked: JobFacts | None = None, *, max_bytes: int = MAX_BYTES
 ) -> CodeCheckView:
-    """With no entry: train.py or main.py of the root, or else every script that no other one imports."""
+    """Check the entry, or without one train.py or main.py of the root, or else every script that no other one imports."""
     rules.load()
-    asked = asked or Asked()
+    asked = asked or JobFacts()
     entries = [entry] if entry else _entries(source)
     programs = [read_program(source, each, max_bytes) for each in entries]
     if entry is None and len(programs) > 1:
@@ -50,7 +50,7 @@ def _entries(source: Source) -> list[str]:
     return sorted(path for path in source.paths if path.endswith(".py") and posixpath.basename(path) != "setup.py")
 
 
-def _findings(program: Program, asked: Asked) -> list[Finding]:
+def _findings(program: Program, asked: JobFacts) -> list[Finding]:
     found = [_broken(broken) for broken in program.broken]
     silent = {module.path: ignored(module.text) for module in program.modules}
     for rule in RULES.values():
@@ -65,7 +65,7 @@ def _findings(program: Program, asked: Asked) -> list[Finding]:
 def _finding(rule: Rule, hit: Hit, line: int) -> Finding:
     column = getattr(hit.node, "col_offset", 0)
     text = hit.module.lines[line - 1] if line <= len(hit.module.lines) else ""
-    # ast counts bytes, people count characters
+    # ast counts columns in bytes; findings count characters.
     start = len(text.encode()[:column].decode(errors="ignore"))
     return Finding(
         rule=rule.id,
@@ -94,6 +94,6 @@ def _broken(broken: Broken) -> Finding:
         line=broken.line,
         column=broken.column,
         message=f"Python cannot read this file: {broken.message}.",
-        why="The job would end at its first line.",
-        fix="Correct it, and try with: python -m py_compile " + broken.path,
+        why="The job would fail when Python reads the file.",
+        fix="Correct it, and test it with: python -m py_compile " + broken.path,
     )

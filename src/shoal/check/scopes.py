@@ -1,4 +1,4 @@
-"""Who gives which value to which name, in one file: the scopes of Python and the bindings in them."""
+"""Scopes of one Python file and the bindings of names in them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BINDING = (
 @dataclass(frozen=True, slots=True)
 class Binding:
     node: ast.AST
-    """What binds: the statement, the parameter, the definition."""
+    """Statement, parameter or definition that binds the name."""
     value: ast.expr | None = None
-    """The expression whose value it is; None: not known, or said by the other fields."""
+    """Expression of the value; None if it is unknown or given by other fields."""
     element: int | None = None
-    """Of the several values that the expression gives."""
+    """Index of the element, if the expression is unpacked into several names."""
     dotted: str | None = None
-    """Of an import: the full name."""
+    """Full name of an import."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +32,12 @@ class Scope:
     node: ast.AST
     parent: Scope | None
     names: dict[str, list[Binding]] = field(default_factory=dict)
-    """For a class also its instances' attributes, as 'self.name'."""
+    """Bindings by name; for a class also the attributes of its instances, as 'self.name'."""
     outer: dict[str, Scope] = field(default_factory=dict)
-    """Names declared global or nonlocal here, and where they belong."""
+    """Names declared global or nonlocal here, with the scope that they belong to."""
 
     def find(self, name: str) -> list[Binding]:
-        """The bindings of the innermost scope that has the name; a class is seen only by its own body."""
+        """Return the bindings in the innermost scope with the name; names of a class are visible only in its own body."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names and (scope is self or not isinstance(scope.node, ast.ClassDef)):
@@ -47,13 +47,13 @@ class Scope:
 
 
 class Scopes:
-    """Of one tree. `parents` leads from every node to the one it is in."""
+    """All scopes of a syntax tree. `parents` maps every node to its parent."""
 
     def __init__(self, tree: ast.Module):
         self.module = Scope(tree, None)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
-        """All of them, in the order of the source."""
+        """All nodes, in the order of the source."""
         self.has_star = False
         self._of: dict[ast.AST, Scope] = {tree: self.module}
         self._walk(tree)
@@ -62,18 +62,18 @@ class Scopes:
                 self._bind(node)
 
     def of(self, node: ast.AST) -> Scope:
-        """The scope a node's names are looked up in."""
+        """Return the scope in which the names of a node are looked up."""
         above: ast.AST | None = self.parents.get(node)
         while above is not None and above not in self._of:
             above = self.parents.get(above)
         return self._of[above] if above is not None else self.module
 
     def inside(self, function: ast.AST) -> Scope:
-        """The scope that a function or class opens."""
+        """Return the scope that a function or class opens."""
         return self._of[function]
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node is in, from the inside out."""
+        """Yield the nodes around a node, innermost first."""
         at = self.parents.get(node)
         while at is not None:
             yield at

@@ -1,4 +1,4 @@
-"""The files of a source as they would travel, and what stands beside them on the disk."""
+"""Files of a source that would be uploaded, and the folder on the disk that they come from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 20
-"""Longer files are not written by hand."""
+"""Maximum size of a file that is read; longer files are generated, not written by people."""
 
 
 class Source:
-    """`paths` are relative to the root and '/'-separated: what the job gets, and nothing else."""
+    """Files that a job gets. `paths` are relative to the root and '/'-separated."""
 
     def __init__(self, root: Path, paths: Iterable[str]):
         self.root = root
@@ -19,7 +19,7 @@ class Source:
         self.folders = frozenset(above for path in self.paths for above in _above(path))
 
     def read(self, path: str) -> str | None:
-        """A text file of the source; None if it is none, or too long to be code."""
+        """Return the text of a file of the source; None if it is not text, not in the source, or too long."""
         if path not in self.paths:
             return None
         file = self.root / path
@@ -31,12 +31,12 @@ class Source:
             return None
 
     def holds(self, path: str) -> bool:
-        """Whether the job finds a file or folder of that name."""
+        """Check whether the source contains a file or folder of that path."""
         path = posixpath.normpath(path)
         return path in self.paths or path in self.folders or path == "."
 
-    def leaves_out(self, path: str) -> bool:
-        """It is on the disk here, but does not travel."""
+    def excludes(self, path: str) -> bool:
+        """Check whether a file exists on the disk but is excluded from the source."""
         return not self.holds(path) and (self.root / path).exists()
 
 

@@ -1,4 +1,4 @@
-"""The text an expression gives, as far as that is certain: paths put together by `+`, f-strings, `join` and `Path`."""
+"""Evaluation of string expressions as far as they are certain: paths built with `+`, f-strings, `join` and `Path`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _DEPTH = 20
 
 class Text(NamedTuple):
     start: str
-    """What it surely begins with."""
+    """Text that the value certainly begins with."""
     whole: bool
-    """That is all of it."""
+    """True if `start` is the whole value."""
 
 
 class Texts:
-    """Of one file; `arguments` know what the command line gives."""
+    """Texts of the expressions of one file; `arguments` gives the values from the command line."""
 
     def __init__(self, module: Module, arguments: Arguments | None = None):
         self._module, self._arguments = module, arguments
 
     def of(self, node: ast.expr | None, depth: int = 0) -> Text | None:
-        """None: not even its beginning is known."""
+        """Return the text of an expression; None if not even its beginning is known."""
         if node is None or depth > _DEPTH:
             return None
         match node:
@@ -66,6 +66,10 @@ class Texts:
             known, value = self._arguments.value_of(self._module, node)
             if known:
                 return Text(value, True) if isinstance(value, str) else self.of(value, depth + 1)
+        if isinstance(node, ast.Name) and self._arguments is not None:
+            named = self._arguments.text_named(node.id)
+            if named is not None:
+                return Text(named, True)
         values = self._module.values(node)
         if values is None or len(values) != 1 or values[0] is node:
             return None

@@ -1,4 +1,4 @@
-"""Training loops in a program: where a loss goes backward, what is stepped, what is iterated over."""
+"""Training loops of a program: the call of `backward`, the optimizer step, and the data."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LOSS_NAME = re.compile(r"loss|cost|criterion|objective|^l$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One `backward` and what belongs to it; None: not there, or not to be told."""
+    """One call of `backward` and the parts of its training loop; None for parts that are missing or unknown."""
 
     module: Module
     backward: ast.Call
     loss: ast.expr | None
     inner: ast.For | ast.AsyncFor | ast.While | None
-    """The loop of iterations."""
+    """Loop of optimizer steps; `backward` may be in a loop inside it, over the parts of a batch."""
     outer: ast.For | ast.AsyncFor | ast.While | None
-    """The outermost one around it in its function: the epochs, or the same."""
+    """Outermost loop around it in its function: the epochs, or the same loop."""
     step: ast.Call | None
-    """`optimizer.step()`."""
+    """Call of `optimizer.step()`."""
     optimizer: ast.expr | None
     loader: ast.expr | None
 
@@ -39,7 +39,7 @@ def loops_of(program: Program) -> list[Loop]:
 
 
 def loops_in(module: Module) -> list[Loop]:
-    """In the order of the source; a second backward of the same loop is the same loop."""
+    """Return the training loops in the order of the source; several `backward` calls in one loop count once."""
     found: list[Loop] = []
     for call in module.all(ast.Call):
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "backward"):
@@ -51,7 +51,7 @@ def loops_in(module: Module) -> list[Loop]:
 
 
 def is_optimizer(module: Module, node: ast.expr) -> bool:
-    """By where it comes from, or where that is not known by what it is called."""
+    """Check whether an expression is an optimizer, by its origin or, if that is unknown, by its name."""
     origins = module.origins(node)
     if any(_makes_optimizer(origin) for origin in origins):
         return True
@@ -60,7 +60,7 @@ def is_optimizer(module: Module, node: ast.expr) -> bool:
 
 
 def data_of(node: ast.expr) -> ast.expr:
-    """What is iterated over, without what only counts it or shows how it goes."""
+    """Return the data that is iterated over, without wrappers such as `enumerate` and `tqdm`."""
     while isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name not in _AROUND_DATA:
@@ -70,15 +70,19 @@ def data_of(node: ast.expr) -> ast.expr:
 
 
 def wraps_models(origin: str) -> bool:
-    """A call that makes of a model one whose gradients are shared out."""
+    """Check whether a call wraps a model so that gradients are averaged over the workers (DDP, FSDP)."""
     return is_from(origin, "torch", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
 def _loop_at(module: Module, backward: ast.Call) -> Loop:
     around = module.loops_around(backward)
     inner, outer = (around[0], around[-1]) if around else (None, None)
-    area: ast.AST = inner or module.function_of(backward) or module.tree
-    step = next(_steps(module, area), None)
+    step = next(_steps(module, module.function_of(backward) or module.tree), None) if not around else None
+    for loop in around:
+        step = next(_steps(module, loop), None)
+        if step is not None:
+            inner = loop
+            break
     optimizer = None
     if step is not None and isinstance(step.func, ast.Attribute):
         scaled = bool(step.args) and is_optimizer(module, step.args[0])
@@ -88,7 +92,7 @@ def _loop_at(module: Module, backward: ast.Call) -> Loop:
 
 
 def _steps(module: Module, area: ast.AST) -> Iterator[ast.Call]:
-    """`optimizer.step()` and `scaler.step(optimizer)`."""
+    """Yield the calls of `optimizer.step()` and `scaler.step(optimizer)`."""
     for call in module.within(area, ast.Call):
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             continue
@@ -97,9 +101,9 @@ def _steps(module: Module, area: ast.AST) -> Iterator[ast.Call]:
 
 
 def _loss_of(backward: ast.Call) -> ast.expr | None:
-    """`loss.backward()`, `accelerator.backward(loss)`, `scaler.scale(loss / n).backward()`: the part that has a name."""
+    """Return the variable of the loss in `loss.backward()`, `accelerator.backward(loss)` or `scaler.scale(loss).backward()`."""
     assert isinstance(backward.func, ast.Attribute)  # noqa: S101
-    # A tensor's own backward takes no loss.
+    # The argument is the loss only for helpers (Accelerate …); a tensor's own backward takes no loss.
     given = backward.args[0] if backward.args and _is_helper(backward.func.value) else backward.func.value
     names = [n for n in ast.walk(given) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     if isinstance(given, ast.Name):
@@ -108,7 +112,7 @@ def _loss_of(backward: ast.Call) -> ast.expr | None:
 
 
 def _is_helper(node: ast.expr) -> bool:
-    """Accelerate, Fabric, DeepSpeed: what is called so is no loss, and is given one."""
+    """Check whether `backward` is a method of a helper (Accelerate, Fabric, DeepSpeed), which is not named like a loss."""
     return not _LOSS_NAME.search(ast.unparse(node).rpartition(".")[2])
 
 

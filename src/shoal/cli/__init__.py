@@ -1,1 +1,1 @@
-"""The command line: `main` registers, one file per noun acts, `_output` speaks, `_errors` ends."""
+"""Command line: `main` registers the commands, each noun has a module or package, `shared` has output, errors and options."""

@@ -1,4 +1,4 @@
-"""`shoal billing`: what was used, what it costs, and that nobody has changed the record."""
+"""`shoal billing`: usage, prices, and verification of the ledger."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from shoal.cli._format import clean
-from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_since
-from shoal.cli._session import connect
+from shoal.cli.shared.format import clean
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.parse import parse_since
+from shoal.cli.shared.session import connect
 from shoal.core.errors import UsageError
+from shoal.core.gpu_models import check_model
 from shoal.core.money import KINDS, MILLION, check_currency, money
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def usage(
     everyone: bool = False,
     as_csv: Annotated[bool, Parameter(name="--csv")] = False,
 ) -> None:
-    """Show what was used, in slot-hours, and what it cost where slots have a price.
+    """Show usage in slot-hours, and its cost if slots have a price.
 
-    A slot counts from the first word of its node to the last, by the server's
-    clock. What runs now is in it.
+    A slot is counted from its node's first report to its last, by the
+    server's clock. Running attempts are included.
 
     For example:
 
@@ -49,24 +50,24 @@ def usage(
     Parameters
     ----------
     by
-        What to sum up by: job (default), workspace, person or day.
+        Group by job (default), workspace, person or day.
     since
-        Only what was used after this: 7d ago, or 2026-01-31.
+        Count only usage after this time: 7d (that long ago) or 2026-01-31.
     until
-        Only what was used before this.
+        Count only usage before this time.
     everywhere
-        In all workspaces you are a member of, by workspace unless --by says otherwise.
+        Include all workspaces you are a member of; grouped by workspace unless --by is given.
     everyone
-        On the whole server, by workspace unless --by says otherwise; for admins.
+        Include the whole server; grouped by workspace unless --by is given. Admins only.
     as_csv
-        Print rows with commas between.
+        Print CSV.
     """
     if everywhere and everyone:
-        raise UsageError("--everyone holds --everywhere already.")
+        raise UsageError("--everyone already includes --everywhere: give only one of them.")
     start = parse_since(since) if since else None
     end = parse_since(until, option="--until") if until else None
     if start and end and start >= end:
-        raise UsageError("--since is not before --until.")
+        raise UsageError("--since must be earlier than --until.")
     is_wide = everywhere or everyone or by == "workspace"
     with connect() as client:
         ask = client.billing.server_usage if everyone else client.billing.my_usage if is_wide else client.billing.usage
@@ -79,11 +80,11 @@ def usage(
 
 @app.command
 def verify(*, everything: bool = False, head: str | None = None) -> int:
-    """Read the whole ledger again and check its chain of hashes; exits with 1 if anything was changed.
+    """Verify the ledger's chain of hashes from the first entry to the last; exit 1 if anything was changed.
 
-    It also prints the head: number and hash of the last entry. Keep it
-    elsewhere, and give it to a later check, to prove that nothing before it
-    was written anew.
+    Prints the head: number and hash of the last entry. Store it outside the
+    server and pass it to a later check, to prove that the entries up to it
+    were not rewritten.
 
     For example:
 
@@ -94,9 +95,9 @@ def verify(*, everything: bool = False, head: str | None = None) -> int:
     Parameters
     ----------
     everything
-        Name damaged entries of all workspaces; for admins.
+        List damaged entries of all workspaces. Admins only.
     head
-        One printed earlier, that must still stand.
+        Head printed by an earlier check, which the ledger must still contain.
     """
     with connect() as client:
         found = client.billing.verify(everything=everything, head=head)
@@ -105,46 +106,68 @@ def verify(*, everything: bool = False, head: str | None = None) -> int:
 
 
 @app.command
-def price(kind: str | None = None, amount: float | None = None, /, *, currency: str | None = None) -> None:
-    """Show what a slot costs for an hour, or set it (for admins).
+def price(
+    kind: str | None = None,
+    amount: float | None = None,
+    /,
+    *,
+    currency: str | None = None,
+    remove: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Show the price of a slot per hour, or set it (admins only).
 
-    A new price holds for attempts that start from now on; what runs keeps the
-    one it began with. A price of 0 means that nothing is charged.
+    A new price applies to attempts that start from now on; running attempts
+    keep the price they started with. A price of 0 means free of charge.
 
     For example:
 
       shoal billing price
       shoal billing price cuda 1.20 --currency EUR
       shoal billing price cpu 0
+      shoal billing price H100 3.50
+      shoal billing price H100 --remove
 
     Parameters
     ----------
     kind
-        Kind of slot: cpu, cuda, rocm or xpu.
+        Kind of slot (cpu, cuda, rocm or xpu), or a model of GPU such as H100,
+        whose price goes before that of its kind.
     amount
-        Price of one for an hour.
+        Price of one slot for one hour.
     currency
-        What prices are in: EUR, USD …
+        Currency of all prices: EUR, USD …
+    remove
+        Remove the price of a model; the price of its kind applies again.
     """
     if kind is None and currency is None:
         with connect() as client:
             prices = client.billing.prices()
     else:
-        _check_price(kind, amount, currency)
+        _check_price(kind, amount, currency, remove)
+        kinds = {kind: amount} if kind in KINDS and amount is not None else {}
+        models = {kind: None if remove else amount} if kind and kind not in KINDS else {}
         with connect() as client:
-            prices = client.billing.set_prices({kind: amount} if kind and amount is not None else {}, currency)
+            prices = client.billing.set_prices(kinds, currency, models=models)
     out.show(prices, lambda: _print_prices(prices))
 
 
-def _check_price(kind: str | None, amount: float | None, currency: str | None) -> None:
+def _check_price(kind: str | None, amount: float | None, currency: str | None, remove: bool) -> None:
     if kind is not None and kind not in KINDS:
+        try:
+            is_model = check_model(kind) and any(c.isdigit() for c in kind)  # a mistyped kind has no digit
+        except ValueError:
+            is_model = False
+        if not is_model:
+            raise UsageError(
+                f"'{clean(kind)}' is neither a kind of slot ({', '.join(KINDS)}) nor a model of a GPU.",
+                hint=f"{out.prog} billing price cuda 1.20, or {out.prog} billing price H100 3.50",
+            )
+    if remove and (kind in (None, *KINDS) or amount is not None):
+        raise UsageError("--remove removes the price of a model.", hint=f"{out.prog} billing price H100 --remove")
+    if kind is not None and not remove and (amount is None or not 0 <= amount <= MILLION):
         raise UsageError(
-            f"There are no slots of kind '{clean(kind)}'; there are {', '.join(KINDS)}.",
-            hint=f"{out.prog} billing price cuda 1.20",
-        )
-    if kind is not None and (amount is None or not 0 <= amount <= MILLION):
-        raise UsageError(
-            f"Say what a slot of kind '{kind}' costs for an hour.", hint=f"{out.prog} billing price {kind} 1.20"
+            f"Give the price of one '{kind}' slot for one hour, from 0 to {MILLION}.",
+            hint=f"{out.prog} billing price {kind} 1.20",
         )
     if currency is not None:
         try:
@@ -164,9 +187,9 @@ def _print_usage(found: UsageView) -> None:
     columns.append(Column("SLOT-HOURS", lambda r: f"{r.slot_seconds / 3600:.4f}", is_right=True))
     if found.costs:
         columns.append(Column("COST", lambda r: cost_text(r.cost, r.currency), is_right=True))
-    out.table(found.rows, columns, empty="Nothing was used.")
+    out.table(found.rows, columns, empty="No usage.")
     costs = ", ".join(money(round(cost * MILLION), currency) for currency, cost in found.costs.items())
-    out.dim(f"In all {found.slot_seconds / 3600:.4f} slot-hours{', ' + costs if costs else ''}.")
+    out.dim(f"Total: {found.slot_seconds / 3600:.4f} slot-hours{', ' + costs if costs else ''}.")
 
 
 def _csv(found: UsageView) -> str:
@@ -179,18 +202,18 @@ def _csv(found: UsageView) -> str:
 
 def _print_verified(found: VerifyView, everything: bool) -> None:
     if found.whole:
-        out.say(f"The ledger is whole: {found.entries} entr{'y' if found.entries == 1 else 'ies'} read and verified.")
+        out.info(f"The ledger is intact: {found.entries} entr{'y' if found.entries == 1 else 'ies'} verified.")
         out.line(f"{found.seq}:{found.head}")
         return
-    out.say("The ledger is not as it was written.")
+    out.info("The ledger has been changed or damaged.")
     for problem in found.problems:
         which = "the ledger" if problem.seq is None else f"entry {problem.seq}"
         of_job = f" (job '{clean(problem.job)}')" if problem.job else ""
         out.line(f"{which}{of_job}: {clean(problem.what)}")
     if not found.problems:
-        out.say("No entry of this workspace is hurt.")
+        out.info("No entry of this workspace is affected.")
     if not everything:
-        out.say(f"An admin can see all of it: {out.prog} billing verify --everything")
+        out.info(f"An admin can see all damaged entries: {out.prog} billing verify --everything")
 
 
 def _print_prices(prices: PricesView) -> None:
@@ -200,4 +223,4 @@ def _print_prices(prices: PricesView) -> None:
             "PER SLOT-HOUR", lambda p: money(round(p[1] * MILLION), prices.currency) if p[1] else "-", is_right=True
         ),
     ]
-    out.table(list(prices.prices.items()), columns)
+    out.table([*prices.prices.items(), *sorted(prices.models.items())], columns)

@@ -1,4 +1,4 @@
-"""`shoal check`: what is wrong with training code, told without running it."""
+"""`shoal check`: find mistakes in training code without running it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from shoal.cli._output import out
-from shoal.cli._parse import parse_nodes
-from shoal.cli._session import session
+from shoal.cli.shared.output import out
+from shoal.cli.shared.parse import parse_nodes
+from shoal.cli.shared.session import session
 from shoal.core.errors import EntryNotFound, UsageError
 from shoal.core.names import did_you_mean
 
 if TYPE_CHECKING:
-    from shoal.check.asked import Asked
+    from shoal.check.job_facts import JobFacts
     from shoal.check.source import Source
     from shoal.core.checks import CodeCheckView
 
@@ -30,11 +30,11 @@ def check(
     folder: Annotated[Path | None, Parameter(name="--dir")] = None,
     strict: bool = False,
 ) -> int:
-    """Look for what would end a job, or make it train something else than meant.
+    """Find mistakes in training code that would make a job fail or train wrongly.
 
-    Nothing is run or imported. The script is followed through the modules of
-    its source; where it is not sure that something is wrong, nothing is said.
-    `# shoal: ignore[RULE]` at the end of a line keeps a rule off it.
+    The code is read, never run or imported: the script and the modules of its
+    source that it imports. Only certain problems are reported.
+    `# shoal: ignore[RULE]` at the end of a line disables a rule for that line.
 
     Exits 1 on errors (with --strict also on warnings), 0 otherwise.
 
@@ -48,42 +48,45 @@ def check(
     Parameters
     ----------
     path
-        A script, a folder (its train.py or main.py, or all of it), or a job's spec as JSON.
+        A script, a folder (its train.py or main.py, or all of its scripts), or a job's spec as JSON.
     arguments
-        After `--`: what the script will be given.
+        Arguments of the script, after `--`.
     nodes
-        As for `training run`: how many nodes, or MIN:MAX (default 1).
+        Number of nodes, or MIN:MAX, as for `training run` (default 1).
     accels
-        As for `training run`: workers per node (default 1).
+        Workers per node, as for `training run` (default 1).
     dataset
-        Dataset the job will have (repeatable); what else is read from /input is missed.
+        Dataset of the job (repeatable); reads of other paths below /input are reported.
     folder
-        Root of the source (default: the present folder, if the script is in it).
+        Root of the source (default: the current folder, if the script is in it).
     strict
-        Count warnings as errors.
+        Treat warnings as errors.
     """
     from shoal.check.runner import check as look
-    from shoal.cli._findings import print_findings
+    from shoal.cli.shared.findings import print_findings
 
     if path.suffix == ".json":
         source, entry, asked = _from_spec(path, folder)
     else:
         given = arguments if session.after_dashes is not None else None
         if arguments and given is None:
-            raise UsageError(f"What is {arguments[0]!r}?", hint=f"{out.prog} check {path} -- {' '.join(arguments)}")
+            raise UsageError(
+                f"Unexpected argument {arguments[0]!r}. Script arguments go after `--`.",
+                hint=f"{out.prog} check {path} -- {' '.join(arguments)}",
+            )
         source, entry = _source(path, folder)
-        asked = _asked(nodes, accels, given, dataset)
+        asked = _job_facts(nodes, accels, given, dataset)
     view = look(source, entry, asked)
     out.show(view, lambda: print_findings(view, source))
     return _exit_code(view, strict=strict)
 
 
-def _asked(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list[str] | None) -> Asked:
-    from shoal.check.asked import Asked
+def _job_facts(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list[str] | None) -> JobFacts:
+    from shoal.check.job_facts import JobFacts
 
     if accels < 1:
-        raise UsageError(f"--accels {accels}: a node needs at least one.")
-    return Asked(
+        raise UsageError(f"--accels {accels}: a node needs at least one slot.")
+    return JobFacts(
         nodes=parse_nodes(nodes)[1],
         accels=accels,
         args=given,
@@ -92,7 +95,7 @@ def _asked(nodes: str, accels: int, given: tuple[str, ...] | None, dataset: list
 
 
 def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
-    """The source as a job would get it, and the script in it."""
+    """Return the source as a job would get it, and the script in it (None for a folder)."""
     from shoal.check.source import Source
     from shoal.store.ignore import scan
 
@@ -114,17 +117,17 @@ def _source(path: Path, folder: Path | None) -> tuple[Source, str | None]:
     return Source(root, [*paths, entry]), posixpath.normpath(entry)
 
 
-def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, Asked]:
-    """A JobSpec, or a whole `training inspect --json`; the code is beside it."""
-    from shoal.check.asked import asked_by
+def _from_spec(path: Path, folder: Path | None) -> tuple[Source, str | None, JobFacts]:
+    """Read a JobSpec, or the output of `training inspect --json`; the code is in the file's folder unless --dir is given."""
+    from shoal.check.job_facts import facts_of
     from shoal.check.source import Source
-    from shoal.cli._spec_file import read_spec
+    from shoal.cli.shared.spec_file import read_spec
     from shoal.store.ignore import scan
 
     spec = read_spec(path)
     root = folder or path.parent
     source = Source(root, [f.path for f in scan(root, follow_out=True).files])
-    entry, asked = asked_by(spec, spec.entry)
+    entry, asked = facts_of(spec, spec.entry)
     if entry is None or entry not in source.paths:
         raise EntryNotFound(
             f"There is no {entry or spec.entry[0]} in {root}.", hint=f"{out.prog} check {path} --dir FOLDER"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from shoal.cli._output import Column, out
-from shoal.cli._prompt import ask_secret
-from shoal.cli._session import connect
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.prompt import read_secret
+from shoal.cli.shared.session import connect
 
 app = App(name="code-registry")
 
@@ -29,14 +29,14 @@ def connect_registry(*, host: str = "github.com", username: str | None = None, t
     host
         The git host (default github.com).
     username
-        User name to send with the token; most hosts take any.
+        User name to send with the token; most hosts accept any.
     token_stdin
         Read the token from stdin instead of asking.
     """
-    token = ask_secret(f"Access token for {host}", from_stdin=token_stdin, option="--token-stdin").strip()
+    token = read_secret(f"Access token for {host}", from_stdin=token_stdin, option="--token-stdin").strip()
     with connect() as client:
         registry = client.registries.connect(host, token, username)
-    out.show(registry, lambda: out.say(f"Connected to {registry.host}. Its private repositories can now be used."))
+    out.show(registry, lambda: out.info(f"Connected to {registry.host}. Its private repositories can now be used."))
 
 
 @app.command(name="list")
@@ -64,4 +64,4 @@ def disconnect(host: str, /) -> None:
     """
     with connect() as client:
         client.registries.disconnect(host)
-    out.show({"disconnected": host}, lambda: out.say(f"{host} is no longer connected."))
+    out.show({"disconnected": host}, lambda: out.info(f"{host} is no longer connected."))

@@ -1,4 +1,4 @@
-"""`shoal console`: the server's pages in a browser, signed in without a password."""
+"""`shoal console`: open the web console in a browser, signed in without a password."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from shoal.cli._output import out
-from shoal.cli._session import connect
+from shoal.cli.shared.output import out
+from shoal.cli.shared.session import connect
 
 
 def console(*, browser: Annotated[bool, Parameter(negative="--no-browser")] = True) -> None:
     """Open the console in your browser.
 
-    Prints a link that signs you in once, within two minutes, and opens it.
-    Without a server, the private local one is started.
+    Prints a link that signs you in, and opens it. The link works once, within
+    two minutes. Without a configured server, the private local one is started.
 
     For example:
 
@@ -24,7 +24,7 @@ def console(*, browser: Annotated[bool, Parameter(negative="--no-browser")] = Tr
     Parameters
     ----------
     browser
-        Open the link, too (default); --no-browser only prints it.
+        Also open the link (default); --no-browser only prints it.
     """
     with connect() as client:
         link = client.url + client.auth.console_path()
@@ -32,10 +32,10 @@ def console(*, browser: Annotated[bool, Parameter(negative="--no-browser")] = Tr
 
 
 def show_link(link: str, *, browser: bool = True) -> None:
-    """On stdout, and in a browser where there is one."""
+    """Print the link on stdout, and open it if there is a browser."""
     out.show({"url": link}, lambda: out.line(link))
     if browser and not out.json and not _open(link):
-        out.say("No browser could be opened here: open the link yourself. On another machine, forward the port first.")
+        out.info("No browser could be opened here: open the link yourself. On another machine, forward the port first.")
     else:
         out.dim("The link works once, within two minutes.")
 
@@ -44,7 +44,7 @@ def _open(link: str) -> bool:
     import os
     import webbrowser
 
-    # Without a display, browsers of the terminal would take the screen over.
+    # Without a display, `webbrowser` may start a text browser, which would take over the terminal.
     if (
         not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
         and os.uname().sysname != "Darwin"

@@ -1,4 +1,4 @@
-"""`shoal instrument`: a copy of a training script with the SDK's lines in it."""
+"""`shoal instrument`: copy a training script and add the SDK's lines to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from shoal.cli._format import clean
-from shoal.cli._output import out
+from shoal.cli.shared.format import clean
+from shoal.cli.shared.output import out
 from shoal.core.errors import EntryNotFound, Refused, UsageError
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -23,11 +23,11 @@ def instrument(
     diff: bool = False,
     force: bool = False,
 ) -> None:
-    """Write a copy of a training script that reports to Shoal, and show what is new in it.
+    """Write a copy of a training script that reports to Shoal, and show the diff.
 
-    Knows loops in plain PyTorch, the Hugging Face Trainer, Accelerate, Fabric
-    and Lightning. Comments and format stay as they are. Where a line has no
-    sure place, it says so and writes nothing.
+    Supports plain PyTorch loops, the Hugging Face Trainer, Accelerate, Fabric
+    and Lightning. Comments and formatting are kept. If the right place for a
+    line is not certain, the command explains why and writes nothing.
 
     For example:
 
@@ -40,11 +40,11 @@ def instrument(
     script
         The script; it is not changed.
     output
-        Where to write the copy (default: SCRIPT with _shoal in its name).
+        Path of the copy (default: train_shoal.py for train.py).
     diff
-        Show what would be new, and write nothing.
+        Only show the diff; write nothing.
     force
-        Write over a file that is there, the script itself if that is what --output says.
+        Overwrite an existing file, even the script itself if --output names it.
     """
     from shoal.check.instrument.writer import instrument as write
 
@@ -52,8 +52,8 @@ def instrument(
     target = output or script.with_stem(f"{script.stem}_shoal")
     if not diff and not force and target.exists():
         raise Refused(
-            f"{target} is there already.",
-            hint=f"{out.prog} instrument {script} -o OTHER.py, or --force to write over it",
+            f"{target} already exists.",
+            hint=f"{out.prog} instrument {script} -o OTHER.py, or --force to overwrite it",
         )
     done = write(str(script), text)
     changes = list(
@@ -66,7 +66,7 @@ def instrument(
     for note in done.notes:
         out.warn(note)
     if not diff:
-        out.say(f"Wrote {target} ({done.framework}).")
+        out.info(f"Wrote {target} ({done.framework}).")
         out.dim(f"  {out.prog} run {target}")
 
 
@@ -82,7 +82,7 @@ def _read(script: Path) -> str:
 
 
 def _write(target: Path, text: str) -> None:
-    """Beside it first: a full disk must not cost the file that is there."""
+    """Write a temporary file beside the target and rename it, so that a full disk never destroys an existing file."""
     aside = target.with_name(f".{target.name}.partial")
     try:
         aside.write_bytes(text.encode())
@@ -90,7 +90,7 @@ def _write(target: Path, text: str) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise UsageError(
-            f"{target} cannot be written: {error.strerror}.", hint="Choose another place with -o."
+            f"{target} cannot be written: {error.strerror}.", hint="Choose another path with -o."
         ) from None
 
 

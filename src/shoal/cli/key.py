@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_duration
-from shoal.cli._session import connect
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.parse import parse_duration
+from shoal.cli.shared.session import connect
 
 app = App(name="key")
 
@@ -21,7 +21,7 @@ def create(
     scope: Annotated[list[Literal["read", "write", "admin"]] | None, Parameter(consume_multiple=False)] = None,
     expires: str | None = None,
 ) -> None:
-    """Make an API key. It is shown this once.
+    """Create an API key. It is shown only once.
 
     For example:
 
@@ -32,11 +32,11 @@ def create(
     Parameters
     ----------
     name
-        What to call it.
+        Name of the key.
     scope
-        What it may do: read, write, admin (repeatable; all by default).
+        Permission of the key: read, write or admin (repeatable; all by default).
     expires
-        When it stops working: 12h, 30d …
+        Lifetime of the key: 12h, 30d … (default: does not expire).
     """
     from shoal.core.people import Scope
 
@@ -46,7 +46,7 @@ def create(
 
     def show() -> None:
         out.line(key.key)
-        out.say(f"This is the only time key '{name}' is shown. Use it as SHOAL_API_KEY.")
+        out.info(f"This is the only time key '{name}' is shown. Use it as SHOAL_API_KEY.")
 
     out.show(key, show)
 
@@ -70,12 +70,12 @@ def list_keys() -> None:
         Column("EXPIRES", lambda k: k.expires_at, rank=1),
         Column("REVOKED", lambda k: k.revoked_at, rank=2),
     ]
-    out.show(keys, lambda: out.table(keys, columns, empty=f"None yet. Make one: {out.prog} key create NAME"))
+    out.show(keys, lambda: out.table(keys, columns, empty=f"No API keys yet. Create one: {out.prog} key create NAME"))
 
 
 @app.command
 def revoke(name: str, /) -> None:
-    """Make a key useless, at once and for ever.
+    """Revoke an API key, immediately and permanently.
 
     For example:
 
@@ -83,4 +83,4 @@ def revoke(name: str, /) -> None:
     """
     with connect() as client:
         client.keys.revoke(name)
-    out.show({"revoked": name}, lambda: out.say(f"Key '{name}' is revoked."))
+    out.show({"revoked": name}, lambda: out.info(f"Key '{name}' is revoked."))

@@ -1,4 +1,4 @@
-"""`shoal queue`: what waits, when it will start, and what each workspace may use."""
+"""`shoal queue`: waiting jobs, their likely starts, and the quotas of workspaces."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from shoal.cli._format import ago, clean, plural
-from shoal.cli._output import Column, out
-from shoal.cli._parse import DeviceName, parse_nodes, parse_seconds
-from shoal.cli._session import connect
-from shoal.cli.training_why import starts
+from shoal.cli.shared.format import ago, clean, plural
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.parse import DeviceName, device_requirements, parse_nodes, parse_seconds
+from shoal.cli.shared.session import connect
+from shoal.cli.training.why import starts
 from shoal.core.errors import NotFound, UsageError
+from shoal.core.gpu_models import parse_gpu
 from shoal.core.names import did_you_mean
 
 if TYPE_CHECKING:
-    from shoal.core.queue import QueueRow, QueueView, QuotaView, WishView
+    from shoal.core.queue import QueueRow, QueueView, QuotaView, StartEstimateView
 
 app = App(name="queue")
 
 
 @app.command
 def show(*, limit: int = 50, starts: bool = False) -> None:
-    """Show the jobs that wait, in the order they will be looked at.
+    """Show the waiting jobs in the order in which they are considered.
 
-    Of other people's workspaces you see that something waits, not what. The
-    last lines tell what your own workspaces hold and have used of late.
+    Jobs of workspaces that you are not a member of are listed without their
+    names. The last lines show the slots that your own workspaces use now and
+    the slot-hours they used recently.
 
     For example:
 
@@ -36,9 +38,9 @@ def show(*, limit: int = 50, starts: bool = False) -> None:
     Parameters
     ----------
     limit
-        How many at most (default 50).
+        Maximum number of jobs to show (default 50).
     starts
-        Tell when each will likely start.
+        Also show when each job will likely start.
     """
     with connect() as client:
         queue = client.queue.show(limit=limit, starts=starts)
@@ -51,16 +53,20 @@ def simulate(
     nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
     accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
     device: DeviceName = "auto",
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    label: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
     priority: Annotated[int, Parameter(allow_leading_hyphen=True)] = 0,
     time_limit: str | None = None,
     expected: str | None = None,
     exclude: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
     prefer: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
 ) -> None:
-    """Play the queue forward, as it is or with a job you might submit. Nothing is submitted.
+    """Estimate when jobs will start, as the queue is or with a job you might submit. Nothing is submitted.
 
-    Without a size, it tells when each waiting job will likely start. With one,
-    when such a job would start, who would make way and who would wait longer.
+    Without a size, it shows when each waiting job will likely start. With a
+    size, it shows when such a job would start, which jobs it would preempt,
+    and how many would start later because of it.
 
     For example:
 
@@ -71,35 +77,40 @@ def simulate(
     Parameters
     ----------
     nodes
-        Number of nodes, or MIN:MAX for as many as there are.
+        Number of nodes, or MIN:MAX for as many as are free.
     accels
         Slots per node.
     device
         Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
+    gpu
+        Model of the GPUs: H100, or H100:8 for 8 per node.
+    gpu_memory
+        Memory that each GPU must have at least (40G).
+    label
+        Label that the machines must have, as KEY=VALUE (repeatable).
     priority
         From -100 to 100 (default 0).
     time_limit
-        The time limit it would have.
+        Time limit of the job.
     expected
-        How long it is likely to run.
+        Expected duration of the job.
     exclude
-        Machine it must not run on (repeatable).
+        Machine that the job must not run on (repeatable).
     prefer
-        Machine to run on where it has room (repeatable).
+        Machine to use if it has room (repeatable).
     """
-    if nodes is None and accels is None and device == "auto":
+    if nodes is None and accels is None and device == "auto" and not (gpu or gpu_memory or label):
         with connect() as client:
             queue = client.queue.show(limit=1000, starts=True)
         out.show(queue, lambda: _print(queue, with_starts=True))
         return
-    from shoal.core.queue import JobWish
+    from shoal.core.queue import StartEstimateRequest
 
     low, high = parse_nodes(nodes or "1")
-    wish = JobWish(
+    wish = StartEstimateRequest(
         min_nodes=low,
         max_nodes=high,
-        accels=1 if accels is None else accels,
-        device=device,
+        **device_requirements(accels, device, gpu, gpu_memory, label),
         priority=priority,
         time_limit_s=parse_seconds(time_limit, "--time-limit"),
         expected_s=parse_seconds(expected, "--expected"),
@@ -108,7 +119,7 @@ def simulate(
     )
     with connect() as client:
         told = client.queue.simulate(wish)
-    out.show(told, lambda: _print_wish(told))
+    out.show(told, lambda: _print_estimate(told))
 
 
 @app.command
@@ -118,55 +129,73 @@ def quota(
     *,
     slots: int | None = None,
     no_limit: bool = False,
+    model: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     weight: float | None = None,
 ) -> None:
-    """Show what each workspace may use, or set it. For admins.
+    """Show the quotas and weights of workspaces, or set them. Admins only.
 
-    A quota is the number of slots a workspace's jobs may hold at once. The
-    weight is its share when all want more than there is: one of weight 2 gets
-    twice as much as one of weight 1.
+    A quota is the number of slots that a workspace's jobs may use at once.
+    When there are not enough slots for all, they are shared by weight: a
+    workspace of weight 2 gets twice as much as one of weight 1.
 
     For example:
 
       shoal queue quota
       shoal queue quota vision --slots 16
+      shoal queue quota vision --model H100=8 --model A100=none
       shoal queue quota ada@example.org/default --no-limit --weight 2
 
     Parameters
     ----------
     workspace
-        Its name, its id, or OWNER/NAME where several have the name.
+        Name or id of the workspace, or OWNER/NAME if several have the same name.
     slots
-        Slots its jobs may hold at once.
+        Number of slots its jobs may use at once.
     no_limit
-        Take the quota away.
+        Remove the quota.
+    model
+        Number of GPUs of a model its jobs may use at once, as H100=8, or H100=none. May be repeated.
     weight
-        Its weight against other workspaces (default 1).
+        Weight of the workspace relative to others (default 1).
     """
     from shoal.core.queue import QuotaSet
 
     if slots is not None and no_limit:
-        raise UsageError("--slots and --no-limit are at odds.")
-    is_change = slots is not None or no_limit or weight is not None
+        raise UsageError("--slots and --no-limit cannot be combined.")
+    models = _model_quotas(model or [])
+    is_change = slots is not None or no_limit or weight is not None or bool(models)
     if is_change and workspace is None:
-        raise UsageError("Say whose.", hint=f"{out.prog} queue quota WORKSPACE --slots 8")
+        raise UsageError("Name the workspace to change.", hint=f"{out.prog} queue quota WORKSPACE --slots 8")
     with connect() as client:
         shown = client.queue.quotas()
         if workspace is not None:
             shown = _named(shown, workspace)
         if is_change and workspace is not None:
             target = shown[0].workspace_id if len(shown) == 1 else workspace
-            shown = [client.queue.set_quota(target, QuotaSet(slots=slots, unlimited=no_limit, weight=weight))]
+            change = QuotaSet(slots=slots, unlimited=no_limit, models=models, weight=weight)
+            shown = [client.queue.set_quota(target, change)]
     columns = [
         Column("WORKSPACE", lambda q: q.workspace),
         Column("OWNER", lambda q: q.owner, rank=2),
         Column("QUOTA", lambda q: "-" if q.slots is None else q.slots, is_right=True),
+        Column("GPUS", lambda q: ", ".join(f"{m}={n}" for m, n in q.models.items()) or "-", rank=2),
         Column("WEIGHT", lambda q: f"{q.weight:g}", is_right=True, rank=3),
         Column("IN USE", lambda q: q.in_use, is_right=True),
         Column("QUEUED", lambda q: q.queued, is_right=True, rank=1),
         Column("ID", lambda q: q.workspace_id, is_id=True),
     ]
     out.show(shown, lambda: out.table(shown, columns))
+
+
+def _model_quotas(texts: list[str]) -> dict[str, int | None]:
+    """Return model → number of GPUs, or None to remove the limit."""
+    found: dict[str, int | None] = {}
+    for text in texts:
+        name, _, count = text.rpartition("=")
+        if not name or not (count == "none" or count.isdigit()):
+            raise UsageError(f"--model {text!r} is not MODEL=NUMBER.", hint="--model H100=8, or --model H100=none")
+        found[parse_gpu(name)[0]] = None if count == "none" else int(count)
+    return found
 
 
 def _named(known: list[QuotaView], workspace: str) -> list[QuotaView]:
@@ -180,23 +209,23 @@ def _named(known: list[QuotaView], workspace: str) -> list[QuotaView]:
 def _print(queue: QueueView, *, with_starts: bool) -> None:
     columns = [
         Column("#", lambda r: r.place, is_right=True),
-        Column("JOB", lambda r: r.job or "(another's)"),
+        Column("JOB", lambda r: r.job or "(not yours)"),
         Column("WORKSPACE", lambda r: r.workspace, rank=3),
         Column("PRIORITY", lambda r: r.priority, is_right=True, rank=4),
         Column("NODES × SLOTS", _size, is_right=True, rank=2),
         Column("SUBMITTED", lambda r: r.since, rank=3),
     ]
     if with_starts:
-        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "nobody can say", rank=1))
+        columns.append(Column("LIKELY START", lambda r: ago(r.starts_at) if r.starts_at else "unknown", rank=1))
     columns.append(Column("WAITS FOR", lambda r: clean(r.waits), is_text=True))
-    out.table(queue.rows, columns, empty="Nothing waits.")
+    out.table(queue.rows, columns, empty="No jobs are waiting.")
     if queue.queued > len(queue.rows):
         out.dim(f"… and {queue.queued - len(queue.rows)} more: {out.prog} queue show --limit {queue.queued}")
     out.dim(f"{queue.slots_free} of {plural(queue.slots_total, 'slot')} free, {plural(queue.running, 'job')} running.")
     for share in queue.shares:
         limit = f" of at most {share.slots}" if share.slots is not None else ""
-        used = f"{share.used_slot_hours:g} slot-hours used of late"
-        out.dim(f"{share.workspace}: holds {plural(share.in_use, 'slot')}{limit}, weight {share.weight:g}, {used}")
+        used = f"{share.used_slot_hours:g} slot-hours used recently"
+        out.dim(f"{share.workspace}: uses {plural(share.in_use, 'slot')}{limit}, weight {share.weight:g}, {used}")
 
 
 def _size(row: QueueRow) -> str:
@@ -204,12 +233,12 @@ def _size(row: QueueRow) -> str:
     return f"{nodes} × {row.accels}"
 
 
-def _print_wish(told: WishView) -> None:
+def _print_estimate(told: StartEstimateView) -> None:
     out.line(f"{clean(told.text)[:1].upper()}{clean(told.text)[1:]}.")
     if not told.starts_now:
-        unsure = "" if told.sure else " (a guess: not all lengths are known)"
-        out.line(f"Likely start: {starts(told.starts_at) if told.starts_at else 'nobody can say'}{unsure}")
+        unsure = "" if told.sure else " (a guess: not all durations are known)"
+        out.line(f"Likely start: {starts(told.starts_at) if told.starts_at else 'unknown'}{unsure}")
     if told.preempts:
-        out.line(f"Would save and make way: {', '.join(clean(name) for name in told.preempts)}")
+        out.line(f"Would be preempted (after saving): {', '.join(clean(name) for name in told.preempts)}")
     if told.delays:
         out.line(f"{plural(told.delays, 'job')} would start later.")

@@ -1,12 +1,12 @@
-"""`shoal secret`: values that reach jobs as environment variables."""
+"""`shoal secret`: secret values that jobs get as environment variables."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-from shoal.cli._output import Column, out
-from shoal.cli._prompt import ask_secret
-from shoal.cli._session import connect
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.prompt import read_secret
+from shoal.cli.shared.session import connect
 
 app = App(name="secret")
 
@@ -15,7 +15,8 @@ app = App(name="secret")
 def create(name: str, /, *, value_stdin: bool = False) -> None:
     """Store a secret, or replace its value. The value is prompted for.
 
-    It is encrypted at rest, reaches jobs that ask for it, and is never shown.
+    The value is encrypted at rest, given only to jobs that request it with
+    --secret, and never shown.
 
     For example:
 
@@ -26,14 +27,14 @@ def create(name: str, /, *, value_stdin: bool = False) -> None:
     Parameters
     ----------
     name
-        What to call it.
+        Name of the secret.
     value_stdin
         Read the value from stdin instead of asking.
     """
-    value = ask_secret(f"Value of '{name}'", from_stdin=value_stdin, option="--value-stdin")
+    value = read_secret(f"Value of '{name}'", from_stdin=value_stdin, option="--value-stdin")
     with connect() as client:
         secret = client.secrets.set(name, value)
-    out.show(secret, lambda: out.say(f"Secret '{name}' stored. Use it: training run … --secret ENV_NAME={name}"))
+    out.show(secret, lambda: out.info(f"Secret '{name}' stored. Use it: training run … --secret ENV_NAME={name}"))
 
 
 @app.command(name="list")
@@ -53,20 +54,20 @@ def list_secrets() -> None:
     ]
     lost = [s.name for s in secrets if not s.readable]
 
-    def tell() -> None:
-        out.table(secrets, columns, empty=f"None yet. Make one: {out.prog} secret create NAME")
+    def show() -> None:
+        out.table(secrets, columns, empty=f"No secrets yet. Create one: {out.prog} secret create NAME")
         if lost:
             out.warn(
                 f"The server's secret.key was replaced, so it can no longer read: {', '.join(lost)}. "
                 f"Set them again: {out.prog} secret create {lost[0]}"
             )
 
-    out.show(secrets, tell)
+    out.show(secrets, show)
 
 
 @app.command
 def delete(name: str, /) -> None:
-    """Forget a secret. Jobs that need it will no longer start.
+    """Delete a secret. Jobs that need it can no longer start.
 
     For example:
 
@@ -74,4 +75,4 @@ def delete(name: str, /) -> None:
     """
     with connect() as client:
         client.secrets.delete(name)
-    out.show({"deleted": name}, lambda: out.say(f"Secret '{name}' deleted."))
+    out.show({"deleted": name}, lambda: out.info(f"Secret '{name}' deleted."))

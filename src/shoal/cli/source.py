@@ -1,18 +1,18 @@
-"""`shoal source`: named git repositories."""
+"""`shoal source`: registered git repositories."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-from shoal.cli._output import Column, out
-from shoal.cli._session import connect
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.session import connect
 
 app = App(name="source")
 
 
 @app.command
 def add(name: str, repository: str, /, *, revision: str | None = None) -> None:
-    """Name a git repository, to run code from it with --source-name.
+    """Register a git repository under a name, to run code from it with --source-name.
 
     For example:
 
@@ -23,20 +23,20 @@ def add(name: str, repository: str, /, *, revision: str | None = None) -> None:
     Parameters
     ----------
     name
-        What to call it.
+        Name for the repository.
     repository
-        Its URL, as `git clone` takes it.
+        URL of the repository, as for `git clone`.
     revision
-        Branch, tag or commit to use unless a run asks for another.
+        Branch, tag or commit to use by default.
     """
     with connect() as client:
         source = client.git_sources.add(name, repository, revision)
-    out.show(source, lambda: out.say(f"Source '{source.name}' is {source.url}."))
+    out.show(source, lambda: out.info(f"Source '{source.name}' is {source.url}."))
 
 
 @app.command(name="list")
 def list_sources() -> None:
-    """List the named git repositories of the workspace.
+    """List the registered git repositories of the workspace.
 
     For example:
 
@@ -50,12 +50,14 @@ def list_sources() -> None:
         Column("REVISION", lambda s: s.revision, rank=1),
         Column("ADDED", lambda s: s.created_at, rank=2),
     ]
-    out.show(sources, lambda: out.table(sources, columns, empty=f"None yet. Add one: {out.prog} source add NAME URL"))
+    out.show(
+        sources, lambda: out.table(sources, columns, empty=f"No sources yet. Add one: {out.prog} source add NAME URL")
+    )
 
 
 @app.command
 def delete(name: str, /) -> None:
-    """Forget a named git repository. Jobs that used it keep their code.
+    """Remove a registered git repository. Jobs that used it keep their code.
 
     For example:
 
@@ -63,4 +65,4 @@ def delete(name: str, /) -> None:
     """
     with connect() as client:
         client.git_sources.delete(name)
-    out.show({"deleted": name}, lambda: out.say(f"Source '{name}' deleted."))
+    out.show({"deleted": name}, lambda: out.info(f"Source '{name}' deleted."))

@@ -1,4 +1,4 @@
-"""`shoal store`: the upkeep of the server's store, for its admins."""
+"""`shoal store`: check and clean up the server's store. Admins only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from shoal.cli._format import plural, size
-from shoal.cli._output import Column, out
-from shoal.cli._parse import parse_duration
-from shoal.cli._session import connect
+from shoal.cli.shared.format import plural, size
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.parse import parse_duration
+from shoal.cli.shared.session import connect
 
 if TYPE_CHECKING:
     from shoal.core.artifacts import CheckView, GcView
@@ -19,10 +19,10 @@ app = App(name="store")
 
 @app.command
 def check(*, quarantine: bool = False) -> int:
-    """Read and verify every byte of the store; exits with 1 if something is damaged.
+    """Read and verify every byte of the store; exit 1 if anything is damaged.
 
-    Names the datasets, checkpoints and sources that are hurt. Damaged
-    checkpoints are no longer used to resume from.
+    Lists the datasets, checkpoints and sources that are damaged. Jobs no
+    longer resume from damaged checkpoints.
 
     For example:
 
@@ -32,19 +32,19 @@ def check(*, quarantine: bool = False) -> int:
     Parameters
     ----------
     quarantine
-        Set damaged parts aside, so that pushing the same files again heals them.
+        Move damaged chunks aside, so that pushing the same files again repairs them.
     """
     with connect() as client:
         out.stick("Reading the whole store …")
         found = client.upkeep.check(quarantine=quarantine)
         out.stick("")
-    out.show(found, lambda: _tell_check(found, quarantine))
+    out.show(found, lambda: _print_check(found, quarantine))
     return 1 if found.damaged_chunks or found.missing_chunks or found.hurt else 0
 
 
 @app.command
 def gc(*, grace: str = "1d", dry_run: bool = False) -> None:
-    """Remove from the store what nothing refers to any more.
+    """Delete data from the store that is no longer used.
 
     For example:
 
@@ -55,19 +55,19 @@ def gc(*, grace: str = "1d", dry_run: bool = False) -> None:
     Parameters
     ----------
     grace
-        Spare what is younger: an upload may be about to use it (default 1d).
+        Keep unused data that is younger than this, as a running upload may need it (default 1d).
     dry_run
-        Only say what would go.
+        Only show what would be deleted.
     """
     grace_s = 0.0 if grace.strip() in ("0", "0s") else parse_duration(grace, "--grace")
     with connect() as client:
         found = client.upkeep.gc(grace_s=grace_s, dry_run=dry_run)
-    out.show(found, lambda: _tell_gc(found, dry_run))
+    out.show(found, lambda: _print_gc(found, dry_run))
 
 
 @app.command
 def usage() -> None:
-    """Show what the store takes, and what sharing and compression save.
+    """Show the size of the store, and how much deduplication and compression save.
 
     For example:
 
@@ -82,35 +82,35 @@ def usage() -> None:
         lambda: out.fields(
             [
                 ("On disk", size(found.size)),
-                ("Artifacts", f"{found.manifests}, of {size(found.logical)} in all{saved}"),
+                ("Artifacts", f"{found.manifests}, {size(found.logical)} in total{saved}"),
                 ("Chunks", f"{found.chunks} in {plural(found.packs, 'pack')} and single files"),
-                ("About to go", size(found.trash) if found.trash else None),
+                ("To be deleted", size(found.trash) if found.trash else None),
             ]
         ),
     )
 
 
-def _tell_check(found: CheckView, quarantine: bool) -> None:
+def _print_check(found: CheckView, quarantine: bool) -> None:
     looked = f"{plural(found.chunks, 'chunk')}, {size(found.size)}"
     bad = len(found.damaged_chunks) + len(found.missing_chunks)
     if not bad and not found.hurt:
-        out.say(f"All is well: {looked} read and verified.")
+        out.info(f"No damage found: {looked} verified.")
         return
-    out.say(f"{len(found.damaged_chunks)} damaged and {len(found.missing_chunks)} missing of {looked}.")
+    out.info(f"{len(found.damaged_chunks)} damaged and {len(found.missing_chunks)} missing of {looked}.")
     if found.hurt:
         columns = [
-            Column("HURT", lambda d: d.kind),
+            Column("DAMAGED", lambda d: d.kind),
             Column("NAME", lambda d: d.name),
             Column("ID", lambda d: d.id),
         ]
         out.table(found.hurt, columns)
     else:
-        out.say("Nothing that is still there needs them.")
+        out.info("No dataset, checkpoint or source uses them.")
     if not quarantine:
-        out.say(f"To heal: {out.prog} store check --quarantine, then push the same files again.")
+        out.info(f"To repair: {out.prog} store check --quarantine, then push the same files again.")
 
 
-def _tell_gc(found: GcView, dry_run: bool) -> None:
+def _print_gc(found: GcView, dry_run: bool) -> None:
     would = "Would remove" if dry_run else "Removed"
-    kept = f"{plural(found.chunks_kept, 'chunk')} stay."
-    out.say(f"{would} {plural(found.chunks_removed, 'chunk')}, {size(found.bytes_freed)}; {kept}")
+    kept = f"{plural(found.chunks_kept, 'chunk')} kept."
+    out.info(f"{would} {plural(found.chunks_removed, 'chunk')}, {size(found.bytes_freed)}; {kept}")

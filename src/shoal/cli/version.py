@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shoal import __version__
-from shoal.cli._output import out
+from shoal.cli.shared.output import out
 from shoal.core.settings import Layout
 
 
@@ -29,8 +29,8 @@ def version() -> None:
 
 
 def _server_version() -> str | None:
-    """Never starts a server just to ask it."""
-    from shoal.cli._session import session
+    """Return the version of the configured or running server, or None. Never starts a server for it."""
+    from shoal.cli.shared.session import session
     from shoal.client import Client
     from shoal.client.config import find_target
     from shoal.client.local import running_server

@@ -1,4 +1,4 @@
-"""`shoal workspace`: workspaces and who is in them."""
+"""`shoal workspace`: workspaces and their members."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
-from shoal.cli._output import Column, out
-from shoal.cli._prompt import confirm
-from shoal.cli._session import connect, session
+from shoal.cli.shared.output import Column, out
+from shoal.cli.shared.prompt import confirm
+from shoal.cli.shared.session import connect, session
+from shoal.core.install import install_command
 from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ app = App(name="workspace")
 
 @app.command
 def create(name: str, /) -> None:
-    """Make a workspace, with you as its owner.
+    """Create a workspace, with you as its owner.
 
     For example:
 
@@ -28,12 +29,12 @@ def create(name: str, /) -> None:
     """
     with connect() as client:
         workspace = client.workspaces.create(name)
-    out.show(workspace, lambda: out.say(f"Workspace '{name}' made. Work in it: {out.prog} workspace use {name}"))
+    out.show(workspace, lambda: out.info(f"Workspace '{name}' created. Switch to it: {out.prog} workspace use {name}"))
 
 
 @app.command(name="list")
 def list_workspaces() -> None:
-    """List the workspaces you are a member of; the one in use is marked.
+    """List the workspaces you are a member of; the current one is marked.
 
     For example:
 
@@ -55,7 +56,7 @@ def list_workspaces() -> None:
 
 @app.command
 def use(name: str, /) -> None:
-    """Work in this workspace from now on (until SHOAL_WORKSPACE or -w says otherwise).
+    """Make a workspace the current one (SHOAL_WORKSPACE and -w override it).
 
     For example:
 
@@ -76,12 +77,12 @@ def use(name: str, /) -> None:
     config = ClientConfig.load(layout)
     config.workspace = found.name
     config.save(layout)
-    out.show({"workspace": found.name}, lambda: out.say(f"Now working in '{found.name}'."))
+    out.show({"workspace": found.name}, lambda: out.info(f"Now working in '{found.name}'."))
 
 
 @app.command
 def rename(name: str, new_name: str, /) -> None:
-    """Give a workspace another name. All that is in it stays, and running jobs are not disturbed.
+    """Rename a workspace. Its content is kept, and running jobs are not affected.
 
     For example:
 
@@ -97,7 +98,7 @@ def rename(name: str, new_name: str, /) -> None:
     if config.workspace == name:
         config.workspace = renamed.name
         config.save(layout)
-    out.show(renamed, lambda: out.say(f"Workspace '{name}' is now '{renamed.name}'."))
+    out.show(renamed, lambda: out.info(f"Workspace '{name}' is now '{renamed.name}'."))
 
 
 @app.command
@@ -115,16 +116,16 @@ def delete(name: str, /, *, yes: bool = False) -> None:
         Do not ask.
     """
     if not confirm(f"Delete workspace '{name}' with all its jobs and data?", yes=yes):
-        out.say("Nothing was deleted.")
+        out.info("Nothing was deleted.")
         return
     with connect() as client:
         client.workspaces.delete(name)
-    out.show({"deleted": name}, lambda: out.say(f"Workspace '{name}' deleted."))
+    out.show({"deleted": name}, lambda: out.info(f"Workspace '{name}' deleted."))
 
 
 @app.command
 def members() -> None:
-    """List who is in the workspace, and as what.
+    """List the members of the workspace and their roles.
 
     For example:
 
@@ -151,10 +152,10 @@ def invite(
 ) -> None:
     """Add a person to the workspace, or change their role.
 
-    Someone who has an account on the server is added at once. For anyone else
-    this makes a link to send them: it works once, until it expires, and lets
-    them make an account and join. Without an address, the link is for
-    whoever gets it.
+    A person with an account on the server is added immediately. For anyone
+    else, this prints a link to send them. It works once, until it expires, and
+    lets them create an account and join. Without an e-mail address, anyone
+    with the link can use it.
 
     For example:
 
@@ -165,11 +166,11 @@ def invite(
     Parameters
     ----------
     email
-        Their e-mail address.
+        E-mail address of the person.
     role
-        viewer (look), member (run jobs; the default) or owner (manage members).
+        Role: viewer (read only), member (run jobs; the default) or owner (manage members).
     expires
-        How long a link works (30m, 8h, 7d; at most 30 days).
+        Lifetime of the link (30m, 8h, 7d; at most 30 days).
     """
     from shoal.core.durations import parse_duration
     from shoal.core.errors import NotFound
@@ -185,27 +186,36 @@ def invite(
                 if "no_account" not in error.details:
                     raise
             else:
-                out.show(member, lambda: out.say(f"{member.email} is now {member.role} of '{client.workspace}'."))
+                out.show(member, lambda: out.info(f"{member.email} is now {member.role} of '{client.workspace}'."))
                 return
         made = client.members.invite(email or "", Role(role), expires_in_s=life_s)
-        link = invite_link(client.url, made.code)
-    out.show(made.model_dump(mode="json") | {"link": link}, lambda: _print_invitation(made, link))
+        server = client.address()
+        link = invite_link(server.url, made.code, server.ca_fingerprint)
+    install = install_command(server=server.url, fingerprint=server.ca_fingerprint, invitation=made.code)
+    shown = made.model_dump(mode="json") | {"link": link, "install": install}
+    out.show(shown, lambda: _print_invitation(made, link, install))
 
 
-def _print_invitation(made: WorkspaceInvitationCreated, link: str) -> None:
+def _print_invitation(made: WorkspaceInvitationCreated, link: str, install: str) -> None:
     from shoal.client.config import is_loopback
 
     whom = made.email or "one person"
-    out.say(f"Send this link to {whom}. It works once, until {made.expires_at:%Y-%m-%d %H:%M} UTC:")
+    out.info(f"Send this link to {whom}. It works once, until {made.expires_at:%Y-%m-%d %H:%M} UTC:")
     out.line(link)
-    out.say(f"In a terminal they use it with: {out.prog} signup --invitation LINK")
     if is_loopback(link):
         out.warn(
-            "This link works on this machine only. To let others in, have the server listen to the network: "
-            f"{out.prog} server stop, then {out.prog} server start --host 0.0.0.0"
+            "This link works on this machine only. To let others join, share the server: "
+            f"{out.prog} server share --email YOU@example.org"
         )
+    elif "--join" in install:
+        out.info("They open it in a browser, or paste this line into a terminal, which installs Shoal and signs up:")
+        out.line(install)
+        out.info(f"With Shoal installed: {out.prog} signup --invitation LINK")
+    else:
+        out.info(f"They open it in a browser, or in a terminal: {install}")
+        out.info(f"and then: {out.prog} signup --invitation LINK")
     if made.email == "":
-        out.say(f"Take it back with: {out.prog} workspace revoke {made.id}")
+        out.info(f"Revoke it with: {out.prog} workspace revoke {made.id}")
 
 
 @app.command
@@ -226,13 +236,13 @@ def invitations() -> None:
         Column("EXPIRES", lambda i: i.expires_at),
         Column("BY", lambda i: i.created_by, rank=2),
     ]
-    empty = f"No open invitations. Make one: {out.prog} workspace invite"
+    empty = f"No open invitations. Create one: {out.prog} workspace invite"
     out.show(found, lambda: out.table(found, columns, empty=empty))
 
 
 @app.command
 def revoke(invitation: str, /) -> None:
-    """Revoke an open invitation: its link stops working. Members stay.
+    """Revoke an open invitation: its link stops working. Existing members are kept.
 
     For example:
 
@@ -242,16 +252,16 @@ def revoke(invitation: str, /) -> None:
     Parameters
     ----------
     invitation
-        Its id, or the e-mail address it is for.
+        Id of the invitation, or the e-mail address it is for.
     """
     with connect() as client:
         client.members.revoke_invitation(invitation)
-    out.show({"revoked": invitation}, lambda: out.say(f"The invitation '{invitation}' does not work any more."))
+    out.show({"revoked": invitation}, lambda: out.info(f"Invitation '{invitation}' revoked."))
 
 
 @app.command
 def join(invitation: str, /) -> None:
-    """Join a workspace by an invitation, with the account you are signed in to.
+    """Accept an invitation to a workspace with the account you are signed in to.
 
     For example:
 
@@ -260,15 +270,15 @@ def join(invitation: str, /) -> None:
     Parameters
     ----------
     invitation
-        The link you got, or its code.
+        Link or code of the invitation.
     """
     from shoal.cli.login import join_by
     from shoal.core.invite_links import parse_invite
 
-    url, code = parse_invite(invitation)
-    session.url = session.url or url
-    joined = join_by(code)
-    out.show(joined, lambda: out.say(f"You are now {joined.role} of '{joined.name}', which the next commands use."))
+    invite = parse_invite(invitation)
+    session.url = session.url or invite.url
+    joined = join_by(invite.code)
+    out.show(joined, lambda: out.info(f"You are now {joined.role} of '{joined.name}'. It is your current workspace."))
 
 
 @app.command
@@ -281,4 +291,4 @@ def remove(email: str, /) -> None:
     """
     with connect() as client:
         client.members.remove(email)
-    out.show({"removed": email}, lambda: out.say(f"{email} is no longer in '{client.workspace}'."))
+    out.show({"removed": email}, lambda: out.info(f"{email} is no longer in '{client.workspace}'."))

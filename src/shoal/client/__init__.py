@@ -1,4 +1,4 @@
-"""The typed HTTP client: `Client(url, key, workspace)` with one module per noun. Importing it costs nothing."""
+"""Typed HTTP client: `Client(url, key, workspace)` with one module per noun. Importing it is fast."""
 
 from __future__ import annotations
 

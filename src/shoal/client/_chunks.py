@@ -1,4 +1,4 @@
-"""Where fetched chunks come from: the server, many per request; or its own store, where that is on this machine."""
+"""Sources of chunks to download: the server (many chunks per request), or its store directly if that is on this machine."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from typing import TYPE_CHECKING
 
 from shoal.client._http import Http
 from shoal.client.store import Store
+from shoal.core import system
 from shoal.core.datasets import FetchRequest
 from shoal.core.errors import Corrupt, NotFound, Unreachable
 
 if TYPE_CHECKING:
     from shoal.store.backend import ChunkStore
-    from shoal.store.buffers import Buffers
     from shoal.store.hashing import Data
+    from shoal.store.io.buffers import Buffers
 
 SILENCE_S = 60.0
+"""Seconds without a byte after which a download counts as broken."""
 
 
 class ServerChunks:
+    """Chunks from the server, over HTTP."""
+
     def __init__(self, http: Http, path: str, store: Store):
         self._http, self._path, self._store = http, path, store
 
     def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, Data]]:
-        """In any order. Where an answer breaks off, one chunk alone tells a damaged one from a lost line."""
+        """Yield (hash, bytes) of each chunk, in any order.
+
+        If an answer breaks off, one chunk is requested alone: its error tells a damaged chunk from a lost connection.
+        """
         left = dict.fromkeys(names)
         while len(left) > 1:
             suspect = None
@@ -63,7 +70,7 @@ class ServerChunks:
 
 
 class NearbyChunks:
-    """The server's store read directly, and the server asked for what is not in it."""
+    """Chunks read directly from the server's store on this machine; the server is asked for those that are not found there."""
 
     def __init__(self, store: ChunkStore, server: ServerChunks):
         self._local, self._server = store, server
@@ -85,21 +92,21 @@ class NearbyChunks:
 
 @cache
 def _buffers() -> Buffers:
-    from shoal.store.buffers import Buffers
+    from shoal.store.io.buffers import Buffers
     from shoal.store.wire import WINDOW
 
     return Buffers(WINDOW, keep=8)
 
 
 def nearby_store(url: str) -> ChunkStore | None:
-    """The store behind this URL, if it is that of our own private server on this machine."""
+    """Return the store behind this URL if it belongs to our own private server on this machine; otherwise None."""
     from shoal.client.local import read_record
     from shoal.core.settings import Layout
 
     layout = Layout()
     record = read_record(layout)
     try:
-        is_ours = layout.store_dir.stat().st_uid == os.getuid() and os.access(layout.store_dir, os.R_OK | os.X_OK)
+        is_ours = layout.store_dir.stat().st_uid == system.user_id() and os.access(layout.store_dir, os.R_OK | os.X_OK)
     except OSError:
         return None
     if record is None or record.url.rstrip("/") != url or not is_ours:

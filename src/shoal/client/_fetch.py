@@ -1,6 +1,6 @@
-"""Trees on their way here: many chunks per request, in parallel, continued where an earlier fetch was cut off.
+"""Download of trees: many chunks per request, in parallel, continued where an earlier download stopped.
 
-What arrives is gathered in a private folder beside (or in) the destination and moved there when it is whole.
+Files are written to a private folder beside (or in) the destination and moved to their place when all are complete.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from shoal.core import system
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.errors import Corrupt, NameTaken, NotFound, Refused, ShoalError
+from shoal.store.batches import in_batches
 from shoal.store.files import disk_errors, read_exact, write_at
 from shoal.store.hashing import Data, chunk_hash
 from shoal.store.manifest import manifest_id
@@ -25,86 +27,99 @@ if TYPE_CHECKING:
     from shoal.store.pack import Progress
 
 BATCH_BYTES, LARGEST_BATCH = 16 << 20, 64 << 20
-"""What one request asks for. It is written as it comes, so that a large one takes no more memory, and fewer cost less."""
+"""Bytes of one request, at least and at most. Data is written as it arrives, so large requests need no more memory, and fewer
+requests cost less."""
 BATCH_COUNT = 1024
 RUN_BYTES = 4 << 20
+"""Bytes of adjacent chunks that are written with one call."""
 THREADS = 4
 MOST_NAMED = 5
+"""Number of conflicting files listed in an error."""
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | system.NOFOLLOW | system.CLOEXEC
+_READ = os.O_RDONLY | system.NOFOLLOW | system.CLOEXEC
 
 
 class Source(Protocol):
-    """Where chunks come from."""
+    """A source of chunks."""
 
     def get_many(self, names: Sequence[str]) -> Iterator[tuple[str, Data]]:
-        """Each of them, verified, in any order; some may be views of one larger piece of memory."""
+        """Yield (hash, bytes) of each chunk, verified, in any order. Several may be views of one larger block of memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
+    """Result of a download."""
+
     path: Path
     files: int
     size: int
     received: int
-    """Bytes that had to be fetched; the rest was here already."""
+    """Bytes that were downloaded. The rest was already there."""
 
 
 def fetch_tree(
     manifest: Manifest, source: Source, dest: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Fetched:
-    """Make `dest` hold the files of a (checked) manifest. What is there already, with the same content, is not fetched again.
+    """Make `dest` contain the files of a (checked) manifest. Files already there with the same content are not downloaded.
 
-    Other content under the same path is NameTaken, unless `force` lets it be replaced. Files of other names stay.
+    Raise NameTaken if a path has other content, unless `force` allows replacing it. Files with other names are left unchanged.
     """
-    dest = Path(os.path.abspath(dest))  # noqa: PTH100  a link given as destination is meant
+    dest = Path(os.path.abspath(dest))  # noqa: PTH100  resolve() would replace a link given as destination
     report = progress or (lambda _: None)
     with disk_errors(dest):
         here = _already_there(manifest, dest, force)
         report(sum(f.size for f in manifest.files if f.path in here))
         wanted = [f for f in manifest.files if f.path not in here]
         inside = dest.exists()
-        # In the destination where it exists: that may be another disk than its parent.
+        # Inside the destination if it exists: it may be on another disk than its parent.
         parent = dest if inside else dest.parent
         aside = parent / f".{'' if inside else dest.name[:80] + '.'}{manifest_id(manifest)[:16]}.partial"
         tree, is_new = _open_aside(aside)
         received = _Filling(tree, wanted, report).run(source, is_new=is_new)
-        _settle(tree, dest, wanted, whole=not inside)
+        _move_into_place(tree, dest, wanted, whole=not inside)
         shutil.rmtree(aside)
     return Fetched(dest, len(manifest.files), manifest.size, received)
 
 
 class _Filling:
-    """Files of a private folder, filled chunk by chunk, in any order and by several threads."""
+    """Files in a private folder, filled chunk by chunk, in any order and by several threads.
+
+    Safe without a lock: `_places` and `_sizes` are complete before the threads start, each chunk is in exactly one batch, and
+    each thread writes its chunks to their own ranges of the files. After a crash the next download hashes what is there and
+    fetches only wrong or missing chunks.
+    """
 
     def __init__(self, root: Path, files: list[FileEntry], report: Progress):
         self._root, self._files, self._report = root, files, report
         self._places: dict[str, list[tuple[FileEntry, int]]] = {}
-        """Hash → everywhere it has to be written."""
+        """Hash → all places (file, offset) to write the chunk to."""
         self._sizes: dict[str, int] = {}
 
     def run(self, source: Source, *, is_new: bool) -> int:
         for folder in sorted({f.path.rpartition("/")[0] for f in self._files}):
             (self._root / folder).mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-look") as pool:
-            look = map if is_new else pool.map
-            for file, lacking in zip(self._files, look(self._lacking, self._files), strict=True):
+            apply = map if is_new else pool.map
+            for file, lacking in zip(self._files, apply(self._chunks_to_fetch, self._files), strict=True):
                 for name, size, offset in lacking:
                     self._places.setdefault(name, []).append((file, offset))
                     self._sizes[name] = size
 
-        def take(names: list[str]) -> int:
-            return self._take(names, source)
+        def fetch(names: list[str]) -> int:
+            return self._write_batch(names, source)
 
-        return sum(in_parallel(take, self._batches(), THREADS))
+        return sum(in_parallel(fetch, self._batches(), THREADS))
 
-    def _lacking(self, file: FileEntry) -> list[tuple[str, int, int]]:
-        """(hash, size, offset) of what has to be fetched; what an earlier fetch left is kept if it is right."""
+    def _chunks_to_fetch(self, file: FileEntry) -> list[tuple[str, int, int]]:
+        """Return (hash, size, offset) of the chunks to download.
+
+        Chunks that an earlier download has written correctly are kept.
+        """
         path = self._root / file.path
         try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | system.NOFOLLOW | system.CLOEXEC)
         except FileNotFoundError:
             if not file.size:
                 os.close(os.open(path, _WRITE, _mode(file)))
@@ -119,19 +134,10 @@ class _Filling:
         return lacking
 
     def _batches(self) -> Iterator[list[str]]:
-        batch: list[str] = []
-        size = 0
         most = min(max(sum(self._sizes.values()) // (4 * THREADS), BATCH_BYTES), LARGEST_BATCH)
-        for name, length in self._sizes.items():
-            if batch and (size + length > most or len(batch) >= BATCH_COUNT):
-                yield batch
-                batch, size = [], 0
-            batch.append(name)
-            size += length
-        if batch:
-            yield batch
+        return in_batches(self._sizes.items(), max_bytes=most, max_count=BATCH_COUNT)
 
-    def _take(self, names: list[str], source: Source) -> int:
+    def _write_batch(self, names: list[str], source: Source) -> int:
         received = 0
         run = _Run(self._root)
         try:
@@ -147,20 +153,20 @@ class _Filling:
         return received
 
     def _named(self, error: ShoalError) -> ShoalError:
-        """The same error, saying which file it hurts."""
+        """Return the same error with the name of the affected file."""
         places = self._places.get(str(error.details.get("hash")), [])
         if not places:
             return error
         what = "damaged" if isinstance(error, Corrupt) else "missing"
         return Corrupt(
             f"{places[0][0].path} cannot be fetched: a part of it is {what} in the store.",
-            hint="See all that is hurt: shoal store check. Pushing the same files again heals it after --quarantine.",
+            hint="List all damage: shoal store check. To repair it: shoal store check --quarantine, then push the files again.",
             details=error.details | {"path": places[0][0].path},
         )
 
 
 class _Run:
-    """Chunks that lie one after another in a file, gathered to be written with one call."""
+    """Adjacent chunks of one file, collected to be written with one call."""
 
     def __init__(self, root: Path):
         self._root = str(root)
@@ -187,11 +193,11 @@ class _Run:
 
 
 def _already_there(manifest: Manifest, dest: Path, force: bool) -> set[str]:
-    """Paths of the manifest that `dest` holds with the same content."""
+    """Return the paths of the manifest that `dest` has with the same content; raise NameTaken for other content."""
     if not dest.exists():
         return set()
     if not dest.is_dir():
-        raise NameTaken(f"{dest} is a file.", hint="Give another place: --destination DIR")
+        raise NameTaken(f"{dest} is a file.", hint="Choose another folder: --destination DIR")
     found = [f for f in manifest.files if os.path.lexists(dest / f.path)]
     with ThreadPoolExecutor(THREADS, thread_name_prefix="shoal-look") as pool:
         same = {
@@ -201,8 +207,8 @@ def _already_there(manifest: Manifest, dest: Path, force: bool) -> set[str]:
     if others and not force:
         named = ", ".join(others[:MOST_NAMED]) + (", …" if len(others) > MOST_NAMED else "")
         raise NameTaken(
-            f"{dest} holds other content under the same names: {named}.",
-            hint="Give another place (--destination DIR), or replace them: --force",
+            f"{dest} already has files with these names and other content: {named}.",
+            hint="Choose another folder (--destination DIR), or replace them: --force",
         )
     return same
 
@@ -224,7 +230,7 @@ def _is_same(root: Path, file: FileEntry) -> bool:
 
 
 def _open_aside(path: Path) -> tuple[Path, bool]:
-    """The tree in the private folder, and whether it is new, not as an earlier fetch of ours left it."""
+    """Return the tree in the private folder, and whether it is new (False: an earlier download of ours left it)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = True
     try:
@@ -232,14 +238,14 @@ def _open_aside(path: Path) -> tuple[Path, bool]:
     except FileExistsError:
         is_new = False
         status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise Refused(f"{path} is in the way.", hint=f"rm -r {path}") from None
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != system.user_id() or status.st_mode & 0o077:
+            raise Refused(f"{path} exists and is not a private folder of yours.", hint=f"rm -r {path}") from None
     tree = path / "tree"
     tree.mkdir(exist_ok=True)
     return tree, is_new
 
 
-def _settle(tree: Path, dest: Path, files: list[FileEntry], *, whole: bool) -> None:
+def _move_into_place(tree: Path, dest: Path, files: list[FileEntry], *, whole: bool) -> None:
     if whole:
         tree.rename(dest)
         return
@@ -248,14 +254,14 @@ def _settle(tree: Path, dest: Path, files: list[FileEntry], *, whole: bool) -> N
         for folder in reversed(Path(file.path).parents[:-1]):
             _make_folder(dest / folder)
         if target.is_dir() and not target.is_symlink():
-            raise NameTaken(f"{target} is a folder, and a file of that name is to be written.")
+            raise NameTaken(f"{target} is a folder; a file with this name cannot be written.")
         (tree / file.path).rename(target)
 
 
 def _make_folder(path: Path) -> None:
-    """Never through a link: it might lead anywhere."""
+    """Create a folder, but never follow a symbolic link, which could lead anywhere."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise NameTaken(f"{path} is not a folder, and files are to be written into it.")
+        raise NameTaken(f"{path} is not a folder; files cannot be written into it.")
     path.mkdir(exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""What the modules of one noun each share."""
+"""Base classes and helpers of the modules for one noun each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ Seen = TypeVar("Seen", bound=_Named)
 
 
 class Noun:
+    """Operations on one kind of object of the server."""
+
     def __init__(self, http: Http):
         self._http = http
 
 
 class WorkspaceNoun:
-    """A noun whose things live in a workspace."""
+    """Operations on one kind of object of a workspace."""
 
     def __init__(self, http: Http, workspace: str):
         self._http = http
@@ -46,7 +48,7 @@ def wait_until(
     timeout_s: float | None = None,
     clock: Clock = time.monotonic,
 ) -> Seen:
-    """Look again and again until it is over, or TimedOut."""
+    """Poll until `is_over`, and return the last view; raise TimedOut after `timeout_s`."""
     view = poll(look, is_over, within_s=timeout_s, sleep=http.sleep, clock=clock)
     if not is_over(view):
         raise TimedOut(f"{what} '{view.name}' is still {view.status} after {timeout_s:.0f} seconds.")

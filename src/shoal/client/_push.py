@@ -1,4 +1,4 @@
-"""Trees on their way to the server: packed and sent in one pass, then committed until nothing is missing."""
+"""Upload of trees: packed and sent in one pass, then committed until no chunk is missing."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.client.store import Store
-from shoal.core.errors import Refused
 
 if TYPE_CHECKING:
     from shoal.store.hashing import Data
     from shoal.store.known import KnownFiles
     from shoal.store.pack import Entry, PackedTree, Progress
 
-COMMIT_TRIES = 5
 COMMIT_TIMEOUT_S = 600.0
 REQUEST_S = 1.0
-"""What one request should take: a cut-off one loses little, and whoever waits sees something move."""
+"""Intended duration of one request in seconds. Short, so that a broken connection loses little and the progress bar moves."""
 SMALLEST, LARGEST = 1 << 20, 24 << 20
+"""Smallest and largest size of one request in bytes."""
 MOST_CHUNKS = 512
 MOST_UNASKED = 4
-"""Batches sent without asking, after more questions in a row to which all was missing: what a server has comes in runs."""
+"""Largest number of batches sent without asking the server first, after several answers in a row that everything was
+missing."""
 THREADS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
+    """Result of an upload."""
+
     packed: PackedTree
     sent: int
-    """Bytes that travelled, before compression."""
+    """Bytes sent, before compression."""
 
 
 def send_tree(
@@ -42,12 +44,15 @@ def send_tree(
     progress: Progress | None = None,
     known: KnownFiles | None = None,
 ) -> Sent:
-    """Send what the server lacks of a tree, then commit it; entries are packed and sent in one pass over their files.
+    """Upload the chunks of a tree that the server does not have, then commit it.
 
-    `commit` tells what is still missing: what the server had may be collected between its answer and the commit.
-    `progress` counts what the server has, and may raise to stop everything. Files that are `known` are read only where the
-    server lacks something of them.
+    tree      a packed tree, or entries, which are packed and sent in one pass over their files
+    commit    returns the chunks that are still missing: garbage collection may remove chunks between the server's answer and
+              the commit
+    progress  called with bytes the server has; may raise to stop everything
+    known     files that need not be read, except for chunks the server does not have
     """
+    from shoal.store.commit import commit_until_complete
     from shoal.store.pack import PackedTree
     from shoal.store.transfer import upload
 
@@ -55,11 +60,11 @@ def send_tree(
         packed, sent = tree, upload(tree, store, progress=progress)
     else:
         packed, sent = _pack_and_send(list(tree), store, progress or (lambda _: None), known)
-    for _ in range(COMMIT_TRIES):
-        if not commit(packed):
-            return Sent(packed, sent)
-        sent += upload(packed, store)
-    raise Refused("The server keeps losing parts of what is sent. Try again.", hint="shoal store check")
+    again: list[int] = []
+    commit_until_complete(
+        lambda: commit(packed), lambda _: again.append(upload(packed, store)), lambda missing: missing
+    )
+    return Sent(packed, sent + sum(again))
 
 
 def _pack_and_send(
@@ -67,33 +72,36 @@ def _pack_and_send(
 ) -> tuple[PackedTree, int]:
     from shoal.store.pack import pack_entries
 
-    def take_back(num_bytes: int) -> None:
-        if num_bytes < 0:  # a file changed while it was read, and is read again
+    def subtract(num_bytes: int) -> None:
+        if num_bytes < 0:  # a file changed while it was read and is read again
             progress(num_bytes)
 
     with Sender(store, progress) as sender:
-        packed = pack_entries(entries, progress=take_back, sink=sender.take, abort=sender.abort, known=known)
+        packed = pack_entries(entries, progress=subtract, sink=sender.add, abort=sender.abort, known=known)
         _send_unread(packed, store, sender, progress)
         sender.finish()
     return packed, sender.sent
 
 
 def _send_unread(packed: PackedTree, store: Store, sender: Sender, progress: Progress) -> None:
-    """What the server lacks of files that were not read, as they were known."""
+    """Send the missing chunks of `known` files, which were not read while packing."""
     from shoal.store.transfer import find_missing
 
     unread = [f for f in packed.manifest.files if f.path in packed.unread]
     sizes = {chunk.hash: chunk.size for file in unread for chunk in file.chunks}
-    lacking = find_missing(store, sizes)
-    progress(sum(f.size for f in unread) - sum(sizes[name] for name in lacking))
-    for name in lacking:
-        sender.take([(name, memoryview(packed.read(name)))])
+    missing = find_missing(store, sizes)
+    progress(sum(f.size for f in unread) - sum(sizes[name] for name in missing))
+    for name in missing:
+        sender.add([(name, memoryview(packed.read(name)))])
 
 
 class Sender:
-    """Gathers chunks into requests that grow and shrink with the speed of the line, and sends what the server lacks.
+    """Collects chunks into requests and sends those the server does not have; the size of requests follows the network's speed.
 
-    Blocks whoever brings chunks when the line is slower than they are.
+    Why this is safe: `add` may be called by any thread, and blocks while the network is slower than its callers: `_room` limits
+    the number of requests that wait or run. `_lock` protects the batch, the set of seen hashes and the counters; no request is
+    made while it is held. The first error of any thread is kept in `_error` and raised in all callers. A crash loses nothing:
+    the server stores chunks by hash, so sending one again is harmless.
     """
 
     def __init__(self, store: Store, progress: Progress, *, clock: Callable[[], float] = time.monotonic):
@@ -106,8 +114,8 @@ class Sender:
         self._batch: list[tuple[str, Data]] = []
         self._size = 0
         self._target = SMALLEST
-        self._lacked = self._unasked = 0
-        """Questions in a row to which all was missing, and batches that need none after them."""
+        self._all_missing = self._unasked = 0
+        """Number of answers in a row that everything was missing, and number of batches that may now be sent without asking."""
         self._error: BaseException | None = None
 
     def __enter__(self) -> Sender:
@@ -118,11 +126,11 @@ class Sender:
         self._pool.shutdown(cancel_futures=True)
 
     def abort(self) -> None:
-        """Let go of all who wait here."""
-        self._error = self._error or InterruptedError("The push was given up.")
+        """Make all blocked and later calls raise."""
+        self._error = self._error or InterruptedError("The push was cancelled.")
 
-    def take(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
-        """Chunks, from any thread. Their bytes are kept until they are sent."""
+    def add(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
+        """Add chunks, from any thread. Their bytes are kept in memory until they are sent."""
         self._check()
         full: list[list[tuple[str, Data]]] = []
         known = 0
@@ -143,7 +151,7 @@ class Sender:
             self._submit(batch)
 
     def finish(self) -> None:
-        """Until all is sent."""
+        """Send the rest and wait until everything is sent."""
         if self._batch:
             self._submit(self._batch)
         self._pool.shutdown()
@@ -163,7 +171,7 @@ class Sender:
 
         try:
             if self._error is None:
-                sent = with_retries(lambda: self._send_lacking(batch), before_retry=self._begin_again)
+                sent = with_retries(lambda: self._send_missing(batch), before_retry=self._begin_again)
                 with self._lock:
                     self.sent += sent
                 self._progress(sum(len(data) for _, data in batch))
@@ -172,31 +180,31 @@ class Sender:
         finally:
             self._room.release()
 
-    def _send_lacking(self, batch: list[tuple[str, Data]]) -> int:
-        todo = self._lacking(batch)
+    def _send_missing(self, batch: list[tuple[str, Data]]) -> int:
+        todo = self._find_missing(batch)
         size = sum(len(data) for _, data in todo)
         start = self._clock()
         if todo:
             self._store.send(todo)
-        # What is already there costs a question only, and large batches ask fewer.
+        # Chunks the server has cost only the question; large batches need fewer questions.
         fitting = size / max(self._clock() - start, 1e-3) * REQUEST_S if size else LARGEST
         with self._lock:
             self._target = round(min(max((self._target + fitting) / 2, SMALLEST), LARGEST))
         return size
 
-    def _lacking(self, batch: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
+    def _find_missing(self, batch: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
         with self._lock:
             if self._unasked:
                 self._unasked -= 1
                 return batch
-        lacking = self._store.missing([name for name, _ in batch])
+        missing = self._store.missing([name for name, _ in batch])
         with self._lock:
-            self._lacked = self._lacked + 1 if len(lacking) == len(batch) else 0
-            self._unasked = min(max(self._lacked - 1, 0), MOST_UNASKED)
-        return [(name, data) for name, data in batch if name in lacking]
+            self._all_missing = self._all_missing + 1 if len(missing) == len(batch) else 0
+            self._unasked = min(max(self._all_missing - 1, 0), MOST_UNASKED)
+        return [(name, data) for name, data in batch if name in missing]
 
     def _begin_again(self) -> None:
-        """Some of what was sent may have arrived."""
+        """Forget the guess that everything is missing: parts of the failed request may have arrived."""
         self._check()
         with self._lock:
-            self._lacked = self._unasked = 0
+            self._all_missing = self._unasked = 0

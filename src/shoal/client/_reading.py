@@ -1,4 +1,4 @@
-"""One file of a stored tree as a seekable stream: only the chunks that are read are fetched."""
+"""One file of a stored tree as a seekable stream. Only the chunks that are read are downloaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from shoal.client._fetch import Source
 
 AHEAD = 8
-"""Chunks fetched together when a file is read from front to back."""
+"""Chunks fetched together when a file is read sequentially."""
 KEPT = 12
+"""Chunks kept in memory."""
 
 
 class StoredFile(io.RawIOBase):
+    """Raw stream over the chunks of one file."""
+
     def __init__(self, file: FileEntry, source: Source):
         self._file, self._source, self._at = file, source, 0
         self._starts: list[int] = []
@@ -63,7 +66,7 @@ class StoredFile(io.RawIOBase):
             count = AHEAD if index == self._last + 1 else 1
             wanted = [i for i in range(index, min(index + count, len(self._starts))) if i not in self._kept]
             names = list({self._file.chunks[i].hash for i in wanted})
-            # A copy of its own: what comes may be a view of something far larger.
+            # Copy the bytes: the data may be a view that keeps a much larger block in memory.
             found = {name: bytes(data) for name, data in self._source.get_many(names)}
             self._kept |= {i: found[self._file.chunks[i].hash] for i in wanted}
             while len(self._kept) > KEPT:

@@ -13,10 +13,10 @@ class ServerEvent:
 
 
 class SseParser:
-    """Bytes in, whole events out. What a cut connection leaves unfinished never comes out.
+    """Parser of server-sent events: `feed` takes bytes and returns complete events.
 
-    Lines end at a line feed and nowhere else: JSON escapes those, but not the other characters
-    (U+2028 and friends) that text-mode line readers split at.
+    Events that a broken connection leaves incomplete are never returned. Lines end at a line feed only: JSON escapes line
+    feeds, but not the other characters (such as U+2028) at which text-mode readers split lines.
     """
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        events = [self._take_line(line.removesuffix(b"\r")) for line in lines]
+        events = [self._parse_line(line.removesuffix(b"\r")) for line in lines]
         return [event for event in events if event is not None]
 
-    def _take_line(self, line: bytes) -> ServerEvent | None:
+    def _parse_line(self, line: bytes) -> ServerEvent | None:
         if not line:
             fields, self._fields = self._fields, {}
             if not fields:

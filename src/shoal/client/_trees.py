@@ -1,4 +1,4 @@
-"""What datasets and checkpoints share: manifests, and trees fetched by them."""
+"""Code shared by datasets and checkpoints: manifests, and the download of their trees."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ MANIFEST_TIMEOUT_S = 300.0
 
 
 class Trees(WorkspaceNoun):
+    """Download of trees by their manifests."""
+
     def __init__(self, http: Http, workspace: str):
         super().__init__(http, workspace)
         self._store = Store(http, workspace)
@@ -30,12 +32,13 @@ class Trees(WorkspaceNoun):
         return load_manifest(self._http.send("GET", path, timeout_s=MANIFEST_TIMEOUT_S).content)
 
     def source(self, *, nearby: bool = True) -> Source:
+        """Return a source of chunks. `nearby` allows reading the store directly if it is on this machine."""
         server = ServerChunks(self._http, self._path("store", "fetch"), self._store)
         local = nearby_store(self._http.url) if nearby else None
         return NearbyChunks(local, server) if local else server
 
     def open(self, file: FileEntry) -> io.BufferedReader:
-        """One file of a manifest, to be read and sought in."""
+        """Open one file of a manifest as a seekable stream."""
         from shoal.client._reading import open_stored
 
         return open_stored(file, self.source())

@@ -1,9 +1,18 @@
-"""Signing up, in and out."""
+"""Sign up, sign in and sign out."""
 
 from __future__ import annotations
 
 from shoal.client._noun import Noun
-from shoal.core.people import InvitationCode, PasswordChange, SessionView, SignIn, SignUp, UserView, WorkspaceView
+from shoal.core.people import (
+    InvitationCode,
+    OwnerAccount,
+    PasswordChange,
+    SessionView,
+    SignIn,
+    SignUp,
+    UserView,
+    WorkspaceView,
+)
 
 
 class Auth(Noun):
@@ -13,11 +22,16 @@ class Auth(Noun):
         body = SignUp(email=email, password=password, name=name, setup_code=setup_code, invitation=invitation)
         return self._http.call(SessionView, "POST", "/auth/sign-up", body)
 
+    def claim_owner(self, email: str, password: str, name: str = "") -> UserView:
+        """Give the owner of a private server an address and a password."""
+        body = OwnerAccount(email=email, password=password, name=name)
+        return self._http.call(UserView, "POST", "/auth/owner", body)
+
     def sign_in(self, email: str, password: str) -> SessionView:
         return self._http.call(SessionView, "POST", "/auth/sign-in", SignIn(email=email, password=password))
 
     def join_workspace(self, code: str) -> WorkspaceView:
-        """Use an invitation with the account this client is signed in to."""
+        """Accept an invitation with the account this client is signed in to."""
         return self._http.call(WorkspaceView, "POST", "/auth/invitation", InvitationCode(code=code))
 
     def sign_out(self) -> None:
@@ -31,5 +45,5 @@ class Auth(Noun):
         return self._http.fetch(UserView, "/auth/me")
 
     def console_path(self) -> str:
-        """A path on the server that signs a browser in, once, within two minutes."""
+        """Return a path on the server that signs a browser in; it works once, within two minutes."""
         return self._http.post_page(dict[str, str], "/enter")["path"]

@@ -1,4 +1,4 @@
-"""Failed steps of jobs: what was kept of them, and the code they ran, to replay them here."""
+"""Failed steps of jobs: their capsules and the code they ran, to replay them on this machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Bugs(WorkspaceNoun):
         self._trees = Trees(http, workspace)
 
     def list(self, job: str) -> list[BugView]:
-        """Oldest first."""
+        """List the failed steps of a job, oldest first."""
         return self._http.fetch(list[BugView], self._job(job, "bugs"))
 
     def fetch(self, job: str, bug: str, dest: Path, *, progress: Progress | None = None) -> Fetched:
-        """Write the files of its capsule to `dest`."""
+        """Write the files of a failed step's capsule to `dest`."""
         manifest = self._trees.manifest(self._job(job, "bugs", segment(bug), "manifest"))
         return self._trees.fetch(manifest, dest, force=True, progress=progress)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: look, fetch, push, keep, delete."""
+"""Checkpoints: list, download, push, keep, delete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".distcp", ".npz", ".
 
 
 class Checkpoints(WorkspaceNoun):
-    """Wherever a checkpoint is asked for: its id, the name it was pushed under, or JOB/NAME."""
+    """Checkpoints of a workspace. Each is given by its id, by the name it was pushed under, or as JOB/NAME."""
 
     def __init__(self, http: Http, workspace: str):
         super().__init__(http, workspace)
@@ -40,14 +40,15 @@ class Checkpoints(WorkspaceNoun):
         self._trees = Trees(http, workspace)
 
     def list(self, job: str | None = None) -> list[CheckpointView]:
-        """Of the workspace or of one job, oldest first."""
+        """List the checkpoints of the workspace or of one job, oldest first."""
         return self._http.fetch(list[CheckpointView], self._path("checkpoints"), job=job)
 
     def newest(self, job: str) -> dict[int, CheckpointView]:
-        """Of each of a job's nodes the newest one that is sound, by node.
+        """Return the newest undamaged checkpoint of each node of a job, by node.
 
-        Logs count only if nothing else is there. Files directly in the output directory may be no more than that, so
-        there must be weights among them. The working directory counts where nothing was saved to the output directory.
+        Checkpoints with logs only count if there is nothing else. Files directly in the output directory may be logs only, so
+        they count only if there are weights among them. The working directory counts only if nothing was saved to the output
+        directory.
         """
         newest: dict[int, CheckpointView] = {}
         for view in sorted(self.list(job), key=lambda view: view.place == "output"):
@@ -65,11 +66,11 @@ class Checkpoints(WorkspaceNoun):
     def fetch(
         self, checkpoint: str, dest: Path, *, force: bool = False, progress: Progress | None = None, nearby: bool = True
     ) -> Fetched:
-        """Write a checkpoint's files to `dest`, and go on where an earlier fetch stopped."""
+        """Write the files of a checkpoint to `dest`, continuing an earlier download."""
         return self._trees.fetch(self.manifest(checkpoint), dest, force=force, progress=progress, nearby=nearby)
 
     def open(self, file: FileEntry) -> io.BufferedReader:
-        """A file of a checkpoint's manifest, to be read and sought in; only the chunks that are read are fetched."""
+        """Open a file of a checkpoint's manifest as a seekable stream; only the chunks that are read are downloaded."""
         return self._trees.open(file)
 
     def push(
@@ -79,7 +80,7 @@ class Checkpoints(WorkspaceNoun):
         facts: CheckpointFacts | None = None,
         progress: Progress | None = None,
     ) -> CheckpointView:
-        """Bring a checkpoint from elsewhere under a name of its own. Only what the server lacks is sent."""
+        """Upload a checkpoint under a name of its own. Only chunks that the server does not have are sent."""
         done: list[CheckpointCommitted] = []
 
         def commit(packed: PackedTree) -> list[str]:
@@ -90,17 +91,20 @@ class Checkpoints(WorkspaceNoun):
 
         send_tree(self._store, tree, commit, progress)
         if done[-1].checkpoint is None:
-            raise Internal("The server's answer was not understood.", hint="Compare versions: shoal version")
+            raise Internal(
+                "The answer of the server is not valid.",
+                hint="Client and server may have different versions: shoal version",
+            )
         return done[-1].checkpoint
 
     def export(self, checkpoint: str, destination: str, credentials: dict[str, str] | None = None) -> dict[str, object]:
-        """Have the server write it to an S3-compatible place."""
+        """Let the server copy a checkpoint to S3-compatible storage."""
         wanted = CheckpointExport(destination=destination, credentials=credentials or {})
         path = self._checkpoint(checkpoint, "export")
         return self._http.call(dict[str, object], "POST", path, wanted, timeout_s=EXPORT_TIMEOUT_S)
 
     def keep(self, checkpoint: str, *, keep: bool = True) -> CheckpointView:
-        """Protect it from retention, or stop doing so."""
+        """Protect a checkpoint from retention, or end the protection."""
         return self._http.call(
             CheckpointView, "POST", self._checkpoint(checkpoint, "keep"), CheckpointKeep(keep=keep), repeatable=True
         )

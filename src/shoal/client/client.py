@@ -15,6 +15,7 @@ from shoal.client.jobs import Jobs
 from shoal.client.keys import Keys
 from shoal.client.machines import Machines
 from shoal.client.members import Members
+from shoal.client.notices import Notices
 from shoal.client.registries import Registries
 from shoal.client.secrets import Secrets
 from shoal.client.sources import Sources
@@ -22,6 +23,7 @@ from shoal.client.store import Store
 from shoal.client.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from shoal.client.audit import Audit
     from shoal.client.billing import Billing
     from shoal.client.bugs import Bugs
     from shoal.client.checkpoints import Checkpoints
@@ -38,10 +40,20 @@ if TYPE_CHECKING:
     from shoal.client.swarms import Swarms
     from shoal.client.sweeps import Sweeps
     from shoal.client.upkeep import Upkeep
+    from shoal.client.users import Users
+    from shoal.core.server_address import ServerAddress
 
 
 class Client:
-    """A person's way to one server, in one workspace. Close it, or use it as a context manager."""
+    """Client for one server and one workspace. Close it, or use it as a context manager.
+
+    url        address of the server
+    key        API key, or the token of a session
+    workspace  name or id of the workspace to work in
+    locate     returns the present URL of a server that may restart at another one
+
+    Example: `with Client("https://shoal.example.org", key) as client: print(client.jobs.list())`
+    """
 
     def __init__(
         self,
@@ -59,13 +71,14 @@ class Client:
         self.machines = Machines(http)
         self.members = Members(http, workspace)
         self.secrets = Secrets(http, workspace)
+        self.notices = Notices(http, workspace)
         self.registries = Registries(http, workspace)
         self.git_sources = GitSources(http, workspace)
         self.sources = Sources(http, workspace)
         self.store = Store(http, workspace)
         self.jobs = Jobs(http, workspace)
 
-    # These bring many schemas, which cost every command a good part of its start; few need them.
+    # These import many schemas, which would slow the start of every command; few commands need them.
 
     @cached_property
     def datasets(self) -> Datasets:
@@ -108,6 +121,12 @@ class Client:
         from shoal.client.preflights import Preflights
 
         return Preflights(self._http, self.workspace)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from shoal.client.audit import Audit
+
+        return Audit(self._http)
 
     @cached_property
     def billing(self) -> Billing:
@@ -158,6 +177,12 @@ class Client:
         return Upkeep(self._http)
 
     @cached_property
+    def users(self) -> Users:
+        from shoal.client.users import Users
+
+        return Users(self._http)
+
+    @cached_property
     def leases(self) -> Leases:
         from shoal.client.leases import Leases
 
@@ -168,8 +193,18 @@ class Client:
         return self._http.url
 
     def health(self) -> dict[str, Any]:
-        """status, version and whether this is a private local server. Needs no key."""
+        """Return status, version and whether this is a private local server. Needs no key."""
         return self._http.fetch(dict[str, Any], "/health")
+
+    def address(self) -> ServerAddress:
+        """Return the URL at which others reach the server, and the fingerprint of its private CA."""
+        from shoal.core.errors import NotFound
+        from shoal.core.server_address import ServerAddress
+
+        try:
+            return self._http.fetch(ServerAddress, "/address")
+        except NotFound:  # a server of an earlier version
+            return ServerAddress(url=self.url)
 
     def close(self) -> None:
         self._http.close()

@@ -1,4 +1,4 @@
-"""The client to use: by arguments, the environment and the data directory, in this order."""
+"""Create the client to use, from the arguments, the environment and the data directory, in this order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ def connect(
     key: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Client:
-    """Without a configured server, this data directory's private one, started if need be."""
+    """Return a client. If no server is configured, use the private server of this data directory, and start it if necessary.
+
+    `say` receives lines for the user: about the start of a server, and about waiting for one whose disk does not work.
+    """
+    client = _connect(url, workspace, key, say)
+    if say is not None:
+        client._http.on_wait = say
+    return client
+
+
+def _connect(url: str | None, workspace: str | None, key: str | None, say: Callable[[str], None] | None) -> Client:
     layout = Layout()
     target = find_target(layout, url=url, workspace=workspace)
     key = key or target.key

@@ -1,4 +1,4 @@
-"""Datasets: push, look, fetch, delete. `NAME` means the newest version, `NAME@3` the third."""
+"""Datasets: push, list, download, delete. `NAME` means the newest version, `NAME@3` the third."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ IMPORT_POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
+    """Result of a push."""
+
     dataset: DatasetView
     unchanged: bool
-    """It equals the newest version; no new one was made."""
+    """True if the content equals the newest version, so no new version was made."""
     sent: int
-    """Bytes that travelled, before compression."""
+    """Bytes sent, before compression."""
 
 
 class Datasets(WorkspaceNoun):
-    """Wherever a dataset is asked for: NAME, NAME@VERSION or an id."""
+    """Datasets of a workspace. Each is given as NAME, NAME@VERSION or an id."""
 
     def __init__(self, http: Http, workspace: str):
         super().__init__(http, workspace)
@@ -61,10 +63,11 @@ class Datasets(WorkspaceNoun):
         *,
         known: KnownFiles | None = None,
     ) -> Pushed:
-        """Make a new version of what was packed, or of entries, which are then packed and sent in one pass.
+        """Upload a new version from a packed tree, or from entries, which are packed and sent in one pass.
 
-        Only what the server lacks is sent, so an interrupted push goes on where it stopped. Its error is told to the
-        server, which shows it with the version; an interruption is not. Of `known` files not even the bytes are read.
+        Only chunks that the server does not have are sent, so a repeated push continues an interrupted one. If the push fails,
+        the error is reported to the server, which shows it with the version; an interruption (Ctrl-C) is not reported. Files in
+        `known` are not read again.
         """
         wanted = DatasetBegin(name=name, origin=origin or {})
         begun = self._http.call(DatasetView, "POST", self._path("datasets"), wanted)
@@ -80,21 +83,24 @@ class Datasets(WorkspaceNoun):
             self._fail(begun.id, error)
             raise
         if done[-1].dataset is None:
-            raise Internal("The server's answer was not understood.", hint="Compare versions: shoal version")
+            raise Internal(
+                "The answer of the server is not valid.",
+                hint="Client and server may have different versions: shoal version",
+            )
         return Pushed(done[-1].dataset, done[-1].unchanged, sent)
 
     def import_url(
         self, name: str, url: str, *, origin: dict[str, str] | None = None, credentials: dict[str, str] | None = None
     ) -> DatasetView:
-        """Have the server fetch a new version from http(s)://, s3:// or hf://. It goes on by itself."""
+        """Let the server fetch a new version from http(s)://, s3:// or hf://. The import continues without this client."""
         given = {"credentials": credentials} if credentials else {}
         wanted = DatasetImport.model_validate({"name": name, "url": url, "origin": origin or {}, **given})
         return self._http.call(DatasetView, "POST", self._path("datasets", "import"), wanted)
 
     def wait(self, begun: DatasetView, told: Callable[[DatasetView], None] = lambda _: None) -> DatasetView:
-        """Until an import is available or has failed; `told` of every look at it.
+        """Wait until an import is available or has failed. `told` is called with each view of it.
 
-        Another version comes back where no new one was made: what was imported equals it, or the new one was deleted.
+        If no new version was made, another version is returned: the imported content equals it, or the new version was deleted.
         """
         while True:
             try:
@@ -107,7 +113,7 @@ class Datasets(WorkspaceNoun):
             self._http.sleep(IMPORT_POLL_S)
 
     def list(self) -> list[DatasetView]:
-        """Every version of every dataset, newest first."""
+        """List all versions of all datasets, newest first."""
         return self._http.fetch(list[DatasetView], self._path("datasets"))
 
     def get(self, dataset: str) -> DatasetView:
@@ -117,27 +123,27 @@ class Datasets(WorkspaceNoun):
         return self._trees.manifest(self._dataset(dataset, "manifest"))
 
     def files(self, dataset: str) -> Iterator[FileView]:
-        """By path, page by page."""
+        """Yield the files of a version, sorted by path."""
         after = ""
         while page := self._http.fetch(list[FileView], self._dataset(dataset, "files"), after=after, limit=PAGE):
             yield from page
             after = page[-1].path
 
     def open(self, file: FileEntry) -> io.BufferedReader:
-        """A file of a version's manifest, to be read and sought in; only the chunks that are read are fetched."""
+        """Open a file of a version's manifest as a seekable stream; only the chunks that are read are downloaded."""
         return self._trees.open(file)
 
     def fetch(
         self, dataset: str, dest: Path, *, force: bool = False, progress: Progress | None = None, nearby: bool = True
     ) -> Fetched:
-        """Write a version's files to `dest`, and go on where an earlier fetch stopped.
+        """Write the files of a version to `dest`, continuing an earlier download.
 
-        `nearby` allows reading the store directly where the server is our own, on this machine.
+        `nearby` allows reading the store directly if the server is our own, on this machine.
         """
         return self._trees.fetch(self.manifest(dataset), dest, force=force, progress=progress, nearby=nearby)
 
     def delete(self, dataset: str) -> int:
-        """A version, or with a bare name all of them; how many went."""
+        """Delete a version, or all versions if only a name is given; return the number of deleted versions."""
         return int(self._http.send("DELETE", self._dataset(dataset)).json()["deleted"])
 
     def _commit(self, dataset_id: str, manifest: Manifest) -> DatasetCommitted:

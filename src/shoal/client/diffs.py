@@ -1,4 +1,4 @@
-"""Two jobs against each other."""
+"""Comparison of two jobs."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ from shoal.core.diffs import JobDiff
 
 class Diffs(WorkspaceNoun):
     def of(self, first: str, second: str) -> JobDiff:
+        """Return the differences between two jobs."""
         return self._http.fetch(JobDiff, self._path("jobs", segment(first), "diff", segment(second)))

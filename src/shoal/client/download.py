@@ -1,4 +1,4 @@
-"""`shoal.download_checkpoint`: a job's checkpoint on any machine, with nothing but the job's id and a key."""
+"""`shoal.download_checkpoint`: download a job's checkpoint to any machine, with only the job's id and a key."""
 
 from __future__ import annotations
 
@@ -26,15 +26,20 @@ def download_checkpoint(
     workspace: str | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Download the newest checkpoint of a job, and return the folder it is in.
+    """Download the newest checkpoint of a job, and return its folder.
 
-    `job_id` is the job's id, or its name. `token` is an API key (default: SHOAL_API_KEY, else what `shoal login` left).
-    `url` is the server (default: SHOAL_URL, else that of `shoal login`, else the private one of this machine).
-    `destination` is the folder to write to (default: one named after job and checkpoint, here); called again, it fetches
-    only what is not there yet. `checkpoint` names another one than the newest, by id or name. The job is looked for in
-    `workspace`, or in all you are a member of. A download that takes more than a moment tells how far it is, unless `quiet`.
+    job_id       id or name of the job
+    token        API key; default: SHOAL_API_KEY, then the key of `shoal login`
+    url          server; default: SHOAL_URL, then that of `shoal login`, then the private server of this machine
+    destination  folder to write to; default: one named after the job and the checkpoint, in the current directory. A repeated
+                 call downloads only what is missing.
+    checkpoint   id or name of another checkpoint than the newest
+    workspace    workspace of the job; default: all workspaces you are a member of
+    quiet        do not show the progress of a download that takes more than a moment
 
-    Raises a `shoal.core.errors.ShoalError` that says what is wrong: NotFound, NotSignedIn, Unreachable, Corrupt …
+    Raise a `shoal.core.errors.ShoalError` that says what is wrong: NotFound, NotSignedIn, Unreachable, Corrupt, …
+
+    Example: `model.load_state_dict(torch.load(shoal.download_checkpoint("my-job") / "model.pt"))`
     """
     where, key = _server(url, token)
     with Client(where, key) as client:
@@ -48,13 +53,13 @@ def download_checkpoint(
                     raise
                 continue
             folder = Path(destination) if destination is not None else Path(_folder_name(chosen))
-            with Told(_folder_name(chosen), chosen.size, sys.stderr, quiet=quiet) as told:
+            with DownloadProgress(_folder_name(chosen), chosen.size, sys.stderr, quiet=quiet) as told:
                 return client.checkpoints.fetch(chosen.id, folder, force=True, progress=told.add).path
     raise NotFound(f"There is no job '{job_id}' in any workspace this key can see.", hint="shoal training list")
 
 
-class Told:
-    """One line that says how far a download is, in a terminal, a notebook or a log; `add` may come from any thread."""
+class DownloadProgress:
+    """Progress line of a download, in a terminal, a notebook or a log. `add` may be called from any thread."""
 
     FIRST_S, EVERY_S = 1.0, 0.5
     EVERY_IN_A_LOG_S = 10.0
@@ -65,10 +70,10 @@ class Told:
         self._what, self._size, self._to, self._clock = what, max(1, size), to, clock
         self._done, self._lock, self._is_open = 0, threading.Lock(), False
         self._next = float("inf") if quiet else clock() + self.FIRST_S
-        # A notebook is no terminal, but redraws a line as one does.
+        # A notebook is not a terminal, but redraws a line like one.
         self._redraws = to.isatty() or "IPython" in sys.modules
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> DownloadProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,7 +115,7 @@ def _server(url: str | None, token: str | None) -> tuple[str, str]:
 
 
 def _spaces(client: Client, job_id: str) -> list[str]:
-    """Ids, so that two workspaces of one name are told apart; the usual one first."""
+    """Return the ids of the workspaces to search (two may have the same name), the usual one first."""
     usual = find_target(Layout()).workspace
     found = sorted(client.workspaces.list(), key=lambda w: w.name != usual)
     if not found:
@@ -119,7 +124,10 @@ def _spaces(client: Client, job_id: str) -> list[str]:
 
 
 def _choose(client: Client, job_id: str, wanted: str | None) -> CheckpointView:
-    """The one asked for, else the newest; of what several nodes wrote the first node's, where the model is saved."""
+    """Return the requested checkpoint, or else the newest.
+
+    If several nodes wrote one, take the first node's: it has the model.
+    """
     if wanted is None:
         newest = client.checkpoints.newest(job_id)
         found = [newest[min(newest)]] if newest else []

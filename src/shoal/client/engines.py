@@ -1,4 +1,4 @@
-"""Engines besides the server's own; for admins."""
+"""Engines other than the server's own. For admins."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from shoal.client._noun import Noun
 from shoal.core.engines import EngineAdd, EngineView
 
 _TRY_OUT_S = 180.0
-"""Slurm's programs may be slow, and there are several to ask."""
+"""Time-out in seconds. A cluster's commands may be slow, and several are run."""
 
 
 class Engines(Noun):
     def add(self, wanted: EngineAdd) -> EngineView:
-        """Refused, with all that is wrong, unless it could run a job."""
+        """Add an engine. It is refused, with all problems, if it could not run a job."""
         return self._http.call(EngineView, "POST", "/admin/engines", wanted, timeout_s=_TRY_OUT_S)
 
     def list(self) -> list[EngineView]:
         return self._http.fetch(list[EngineView], "/admin/engines")
 
     def check(self, name: str) -> EngineView:
-        """With the problems it has now."""
+        """Return an engine with its present problems."""
         path = f"/admin/engines/{segment(name)}/check"
         return self._http.call(EngineView, "POST", path, repeatable=True, timeout_s=_TRY_OUT_S)
 
     def remove(self, name: str) -> None:
-        """Refused while jobs are on it."""
+        """Remove an engine. It is refused while jobs use it."""
         self._http.send("DELETE", f"/admin/engines/{segment(name)}")

@@ -1,4 +1,4 @@
-"""Following a job live, across cut connections and server restarts: no line lost, none doubled."""
+"""Follow a job live, across broken connections and server restarts: no line is lost or repeated."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The job's state, progress or outcome changed (or this is the first word of it)."""
+    """The state, progress or result of the job has changed. Also sent once at the beginning."""
 
     job: JobSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The server cannot be heard; the job goes on, and so do the tries."""
+    """The connection to the server is lost. The job continues, and so do the attempts to reconnect."""
 
     error: ShoalError
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The server is heard again."""
+    """The server answers again."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMetrics:
-    """Metrics came in, up to this cursor."""
+    """New metrics are available, up to this cursor."""
 
     cursor: int
 
@@ -60,8 +60,11 @@ FollowEvent = Lines | Changed | Lost | Back | NewMetrics
 
 
 class Follower:
-    """Iterate once. Ends after the job has ended and all its lines have come; raises if the job is gone or
-    the server stays away longer than `patience_s`."""
+    """Iterator over the events of a job. Iterate only once.
+
+    It ends after the job has ended and all its lines were returned. It raises an error if the job was deleted, or if the server
+    does not answer for longer than `patience_s`.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class Follower:
         self._http, self._path, self._params = http, path, params
         self._patience_s, self._clock = patience_s, clock
         self.cursor = after
-        """The last line handed out; the next connection starts behind it."""
+        """Position after the last returned line. The next connection starts there."""
         self._ended = False
 
     def __iter__(self) -> Iterator[FollowEvent]:
@@ -94,7 +97,7 @@ class Follower:
                 problem = error
             if self._ended:
                 return
-            # The first cut is often a restart, over in a moment: not worth a word yet.
+            # Nothing is raised yet: the server is often only restarting.
             lost = problem if isinstance(problem, ShoalError) else self._http.unreachable(problem)
             if lost_at is None:
                 lost_at = self._clock()
@@ -106,7 +109,7 @@ class Follower:
             pause_s = min(pause_s * 1.7, LONGEST_PAUSE_S)
 
     def _connection(self) -> Iterator[FollowEvent | None]:
-        """The events of one connection. The first thing out, None, says that the server is there."""
+        """Yield the events of one connection. The first one, None, means that the server has answered."""
         parser = SseParser()
         with self._http.stream(self._path, {**self._params, "after": self.cursor}, silence_s=SILENCE_S) as chunks:
             yield None
@@ -115,22 +118,25 @@ class Follower:
                     if event.kind == "end":
                         self._ended = True
                         return
-                    if (found := self._understand(event)) is not None:
+                    if (found := self._parse(event)) is not None:
                         yield found
 
-    def _understand(self, event: ServerEvent) -> FollowEvent | None:
+    def _parse(self, event: ServerEvent) -> FollowEvent | None:
         try:
             if event.kind == "log":
-                return self._take_page(LogPage.model_validate_json(event.data))
+                return self._new_lines(LogPage.model_validate_json(event.data))
             if event.kind == "job":
                 return Changed(JobSummary.model_validate_json(event.data))
             if event.kind == "metrics":
                 return NewMetrics(int(json.loads(event.data)["cursor"]))
         except ValidationError as error:
-            raise Internal("The server's answer was not understood.", hint="Compare versions: shoal version") from error
+            raise Internal(
+                "The answer of the server is not valid.",
+                hint="Client and server may have different versions: shoal version",
+            ) from error
         return None
 
-    def _take_page(self, page: LogPage) -> Lines | None:
+    def _new_lines(self, page: LogPage) -> Lines | None:
         if page.cursor <= self.cursor:
             return None  # seen already
         self.cursor = page.cursor

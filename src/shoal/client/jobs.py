@@ -1,4 +1,4 @@
-"""Jobs: submit, look, follow, stop, delete."""
+"""Jobs: submit, list, follow, stop, delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.client.follow import PATIENCE_S, Follower
 from shoal.client.waiting import Clock
 from shoal.core.errors import NotFound, TimedOut
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogLine, LogPage
-from shoal.core.stacks import StacksAsked, StacksView
+from shoal.core.stacks import StacksRequested, StacksView
 
 if TYPE_CHECKING:
     from shoal.core.attach import AttachView, JupyterView
@@ -23,11 +23,16 @@ _STACKS_POLL_S = 0.2
 
 
 class Jobs(WorkspaceNoun):
-    """Wherever a job is asked for, its name or its id will do."""
+    """Jobs of a workspace. Each is given by its name or id."""
 
-    def create(self, spec: JobSpec, *, preflight: str | None = None) -> JobView:
-        """`preflight`: what was found by it goes with the job, and the rest of it goes."""
-        found = self._http.send("POST", self._path("jobs"), body=spec, params={"preflight": preflight})
+    def create(self, spec: JobSpec, *, preflight: str | None = None, replace: bool = False) -> JobView:
+        """Submit a job.
+
+        `preflight`: id of a preflight whose findings are stored with the job; the preflight itself is then removed.
+        `replace`: delete the finished job of the same name, if there is one.
+        """
+        params = {"preflight": preflight, "replace": "true" if replace else None}
+        found = self._http.send("POST", self._path("jobs"), body=spec, params=params)
         return parse(JobView, found)
 
     def list(
@@ -38,7 +43,7 @@ class Jobs(WorkspaceNoun):
         limit: int | None = None,
         before: str | None = None,
     ) -> list[JobSummary]:
-        """Newest first."""
+        """List jobs, newest first."""
         path = self._path("jobs")
         return self._http.fetch(list[JobSummary], path, status=status, search=search, limit=limit, before=before)
 
@@ -46,56 +51,59 @@ class Jobs(WorkspaceNoun):
         return self._http.fetch(JobView, self._job(job))
 
     def stop(self, job: str) -> JobView:
-        """Ask it to stop; stopping what has ended or is stopping changes nothing."""
+        """Request the job to stop. Nothing changes if it has ended or is already stopping."""
         return self._http.call(JobView, "POST", self._job(job, "stop"), repeatable=True)
 
     def resume(self, job: str) -> JobView:
-        """Continue a stopped or failed job, from its newest good checkpoint if it has one."""
+        """Continue a stopped or failed job, from its newest complete checkpoint if it has one."""
         return self._http.call(JobView, "POST", self._job(job, "resume"))
 
     def stacks(self, job: str, *, timeout_s: float = 15.0, clock: Clock = time.monotonic) -> StacksView:
-        """Where its workers are now. Whoever has not answered in time is left out; TimedOut if nobody has."""
-        order = self._http.call(StacksAsked, "POST", self._job(job, "stacks"), repeatable=True).order
+        """Return the present stacks of the job's workers.
+
+        Workers that do not answer in time are left out. Raise TimedOut if none answers.
+        """
+        request_id = self._http.call(StacksRequested, "POST", self._job(job, "stacks"), repeatable=True).order
         deadline = clock() + timeout_s
         while True:
-            found = self._latest_stacks(job, order)
+            found = self._latest_stacks(job, request_id)
             if (found is not None and found.complete) or clock() >= deadline:
                 break
             self._http.sleep(_STACKS_POLL_S)
         if found is None:
             raise TimedOut(
-                f"No worker of job '{job}' has told where it is within {timeout_s:.0f} seconds.",
+                f"No worker of job '{job}' has reported its stack within {timeout_s:.0f} seconds.",
                 hint=f"shoal training inspect {job}",
             )
         return found
 
     def attach(self, job: str, public_key: str, node: int = 0) -> AttachView:
-        """Have a node opened for this key; ask again until it is ready."""
-        from shoal.core.attach import AttachAsk, AttachView
+        """Request a shell on a node for this key. Repeat until it is ready."""
+        from shoal.core.attach import AttachRequest, AttachView
 
-        ask = AttachAsk(public_key=public_key, node=node)
+        ask = AttachRequest(public_key=public_key, node=node)
         return self._http.call(AttachView, "POST", self._job(job, "attach"), ask, repeatable=True)
 
     def jupyter(self, job: str, node: int = 0) -> JupyterView:
-        """Have JupyterLab started there; ask again until it is ready."""
-        from shoal.core.attach import JupyterAsk, JupyterView
+        """Request JupyterLab on a node. Repeat until it is ready."""
+        from shoal.core.attach import JupyterRequest, JupyterView
 
-        ask = JupyterAsk(node=node)
+        ask = JupyterRequest(node=node)
         return self._http.call(JupyterView, "POST", self._job(job, "jupyter"), ask, repeatable=True)
 
-    def _latest_stacks(self, job: str, order: str) -> StacksView | None:
+    def _latest_stacks(self, job: str, request_id: str) -> StacksView | None:
         try:
             found = self._http.fetch(StacksView, self._job(job, "stacks"))
         except NotFound:
             return None
-        return found if found.order == order else None
+        return found if found.order == request_id else None
 
     def delete(self, job: str) -> None:
-        """Only a job that has ended."""
+        """Delete a job that has ended."""
         self._http.send("DELETE", self._job(job))
 
     def wait(self, job: str, *, timeout_s: float | None = None, clock: Clock = time.monotonic) -> JobView:
-        """Until it has ended, or TimedOut."""
+        """Wait until the job has ended, and return it; raise TimedOut after `timeout_s`."""
         return wait_until(
             self._http,
             lambda: self.get(job),
@@ -116,7 +124,7 @@ class Jobs(WorkspaceNoun):
         attempt: int | None = None,
         limit: int | None = None,
     ) -> LogPage:
-        """One page of lines; go on with `after=page.cursor` while `page.more`."""
+        """Return one page of log lines. While `page.more`, pass `after=page.cursor` to get the next page."""
         return self._http.fetch(
             LogPage,
             self._job(job, "logs"),
@@ -137,7 +145,7 @@ class Jobs(WorkspaceNoun):
         since: datetime | None = None,
         attempt: int | None = None,
     ) -> Iterator[LogLine]:
-        """All lines there are, page by page."""
+        """Yield all present log lines."""
         cursor, more = 0, True
         while more:
             page = self.logs(job, after=cursor, node=node, rank=rank, since=since, attempt=attempt)
@@ -154,12 +162,12 @@ class Jobs(WorkspaceNoun):
         since: datetime | None = None,
         patience_s: float = PATIENCE_S,
     ) -> Follower:
-        """Lines and changes as they come, until the job has ended; outlives server restarts."""
+        """Iterate over log lines and changes as they arrive, until the job has ended. Server restarts do not interrupt it."""
         params = {"node": node, "rank": rank, "since": _seconds(since)}
         return Follower(self._http, self._job(job, "follow"), params, after=after, patience_s=patience_s)
 
     def shared(self, job: str) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """The job as one HTML file: its size, and its bytes as they come."""
+        """Download the job as one HTML file: yields its size, and its bytes as they arrive."""
         return self._http.download(self._job(job, "share"))
 
     def _job(self, job: str, *parts: str) -> str:

@@ -1,4 +1,4 @@
-"""API keys: shown once when made, then only their names and last characters."""
+"""API keys. A key is shown once when it is created; later only its name and last characters."""
 
 from __future__ import annotations
 

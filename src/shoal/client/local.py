@@ -1,11 +1,10 @@
-"""The private local server: find it, start it when needed (exactly once, however many ask), stop it.
+"""The private local server: find it, start it when needed (only once, even if several processes ask), stop it.
 
-A server writes `Layout.server_file` when it is ready and removes it when it stops in good order.
+A server writes `Layout.server_file` when it is ready, and removes it when it stops normally.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import signal
@@ -28,7 +27,18 @@ from shoal.client.server_record import (
     running_server,
     starting_record,
 )
-from shoal.core.errors import AuthError, Internal, MissingExtra, NotSignedIn, Refused, ShoalError, TimedOut, Unreachable
+from shoal.core import system
+from shoal.core.errors import (
+    AuthError,
+    Internal,
+    MissingExtra,
+    NotSignedIn,
+    Refused,
+    ShoalError,
+    TimedOut,
+    Unreachable,
+    UsageError,
+)
 from shoal.core.instance import is_held
 from shoal.core.private import write_private
 from shoal.core.settings import Layout
@@ -46,13 +56,15 @@ _OURS_ALONE = ("SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE")
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """A running server."""
+
     record: ServerRecord
     is_new: bool
-    """False when it was running already."""
+    """False if it was already running."""
 
 
 def ensure_local_server(layout: Layout, *, say: Callable[[str], None] | None = None) -> tuple[str, str]:
-    """Return the private server's URL and its owner's key; starts it if it is not running."""
+    """Return the private server's URL and its owner's key. Start the server if it is not running."""
     record = running_server(layout)
     if record is None:
         if os.environ.get("SHOAL_NO_AUTOSTART", "") not in ("", "0") and not is_held(layout.server_lock):
@@ -76,10 +88,10 @@ def start_server(
     patience_s: float = PATIENCE_S,
     say: Callable[[str], None] | None = None,
 ) -> Started:
-    """Start the server in the background, unless one runs. Of several that ask at once, one starts it and all get it.
+    """Start the server in the background if none runs. Of several processes that ask at once, one starts it and all get it.
 
-    One that is slow to start, or too busy to answer, is waited for while it makes progress: it is neither ended nor joined
-    by a second one.
+    A server that is slow to start, or too busy to answer, is waited for as long as it makes progress. It is never killed, and
+    no second one is started beside it.
     """
     layout.server_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     patience = Patience(layout, say or _to_stderr, patience_s)
@@ -87,9 +99,9 @@ def start_server(
         while True:
             if record := running_server(layout):
                 return Started(record, is_new=False)
-            # Whoever holds the server lock is a server. The start lock covers the moment before a new one has it, and
-            # falls with its holder, so that a killed starter leaves nothing to clean up; its server is in the record.
-            if not is_held(layout.server_lock) and starting_record(layout) is None and _take(lock):
+            # Only a server holds the server lock. The start lock covers the time until a new server has it. The kernel
+            # releases it with its holder, so a killed starter leaves nothing to clean up: its server is in the record.
+            if not is_held(layout.server_lock) and starting_record(layout) is None and _try_lock(lock):
                 with _released(lock):
                     if not is_held(layout.server_lock):
                         if command is None:
@@ -100,11 +112,11 @@ def start_server(
 
 
 def stop_server(layout: Layout, *, timeout_s: float = STOP_TIMEOUT_S) -> ServerRecord | None:
-    """Ask the server to stop and wait until it is gone; None when none was running on this very directory."""
+    """Request the server to stop and wait until it has ended. Return None if none was running on this data directory."""
     record = own_record(layout) or starting_record(layout)
     if record is None and is_held(layout.server_lock):
         raise Refused(
-            f"A server holds {layout.root}, but its process cannot be seen from here: it has just begun to start, or runs in "
+            f"A server uses {layout.root}, but its process is not visible from here: it has just begun to start, or it runs in "
             "another container or on another host.",
             hint="Try again in a moment, or stop it where it runs: shoal server stop",
         )
@@ -112,48 +124,49 @@ def stop_server(layout: Layout, *, timeout_s: float = STOP_TIMEOUT_S) -> ServerR
         return None
     os.kill(record.pid, signal.SIGTERM)
     if not _wait_until(lambda: not is_alive(record), timeout_s):
-        raise TimedOut(f"The server (pid {record.pid}) has not stopped yet.", hint="Look at its log: shoal server log")
+        raise TimedOut(f"The server (pid {record.pid}) has not stopped yet.", hint="See its log: shoal server log")
     return record
 
 
 def owner_key(layout: Layout, record: ServerRecord) -> str:
-    """Return the owner's key; refused when anyone else could have read it."""
+    """Return the owner's key; raise AuthError if other users could have read it."""
     if not record.private:
         raise NotSignedIn(
-            f"The server at {record.url} is open to the network, so it needs you to sign in.",
-            hint="shoal login, or shoal signup for a first account",
+            f"The server at {record.url} is open to the network and requires you to sign in.",
+            hint="Sign in with shoal login, or create a first account with shoal signup.",
         )
     try:
         status = layout.owner_key.stat()
-        if status.st_mode & 0o077 or status.st_uid != os.getuid():
+        if status.st_mode & 0o077 or status.st_uid != system.user_id():
             raise AuthError(
-                f"{layout.owner_key} can be read by others, so it is not used.",
-                hint=f"chmod 600 {layout.owner_key}, and make a new key if others have had access",
+                f"{layout.owner_key} can be read by other users, so it is not used.",
+                hint=f"chmod 600 {layout.owner_key}, and create a new key if others may have read it",
             )
         return layout.owner_key.read_text().strip()
     except FileNotFoundError:
         raise NotSignedIn(
-            f"{layout.owner_key} is missing.", hint="Start the server anew: shoal down && shoal up"
+            f"{layout.owner_key} is missing.", hint="Restart the server: shoal down && shoal up"
         ) from None
 
 
 def local_key(layout: Layout, url: str) -> str | None:
-    """Return the owner's key, if the URL is that of this data directory's private server."""
+    """Return the owner's key if the URL belongs to this data directory's private server; otherwise None."""
     record = running_server(layout)
     return owner_key(layout, record) if record and record.private and record.url.rstrip("/") == url else None
 
 
 def check_extra() -> None:
+    """Raise MissingExtra if packages that a server needs are not installed."""
     missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(
             f"Running a server needs packages that are not installed ({', '.join(missing)}).",
-            hint="pip install 'shoal[server]'   (or use another server: shoal login --url URL)",
+            hint="pip install 'shoal-train[server]'   (or use another server: shoal login --url URL)",
         )
 
 
 def server_command(layout: Layout) -> list[str]:
-    # -P: a folder named like one of our imports, in whatever directory this starts, must not shadow it.
+    # -P: a folder in the current directory that is named like one of our imports must not shadow it.
     return [sys.executable, "-P", "-m", "shoal.server", "--home", str(layout.root)]
 
 
@@ -163,7 +176,7 @@ def server_environment(layout: Layout) -> dict[str, str]:
 
 
 def _launch(layout: Layout, command: list[str], patience: Patience) -> ServerRecord:
-    """Start it detached and wait until it has written its file and answers."""
+    """Start the server detached, and wait until it has written its file and answers."""
     if not layout.server_log.exists():
         write_private(layout.server_log, "")
     with layout.server_log.open("ab") as log:
@@ -183,18 +196,18 @@ def _launch(layout: Layout, command: list[str], patience: Patience) -> ServerRec
             code = process.poll()
             if record := running_server(layout):
                 return record
-            # A server started by other means at the same moment may have been first; then that one is waited for.
+            # Another server may have been started at the same moment and got the lock first; then wait for that one.
             if code is not None and not is_held(layout.server_lock):
                 raise _why_ended(layout, log_start, code)
             patience.step(process.pid if code is None else None)
     except KeyboardInterrupt:
-        patience.say("The server goes on starting. See how it is: shoal server status. Stop it: shoal down")
+        patience.say("The server continues to start. Check it: shoal server status. Stop it: shoal down")
         raise
 
 
-def _take(lock: IO[str]) -> bool:
+def _try_lock(lock: IO[str]) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.flock(lock, system.LOCK_EX | system.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -205,16 +218,16 @@ def _released(lock: IO[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        system.flock(lock, system.LOCK_UN)
 
 
 def _why_ended(layout: Layout, start: int, code: int, lines: int = 12) -> ShoalError:
-    """Return the server's own refusal, where it gave one; else the end of its log."""
+    """Return the server's own error from its log, or else an error with the end of the log."""
     with layout.server_log.open("rb") as log:
         log.seek(start)
         said = log.read().decode(errors="replace").strip().splitlines()
     at = max((i for i, line in enumerate(said) if line.startswith("error: ")), default=None)
-    if code == Refused.exit_code and at is not None:
+    if code in (Refused.exit_code, UsageError.exit_code) and at is not None:
         return Refused(
             said[at].removeprefix("error: "), hint=" ".join(said[at + 1 :]) or f"Its log: {layout.server_log}"
         )

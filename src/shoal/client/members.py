@@ -1,4 +1,4 @@
-"""Who is in the workspace, and as what."""
+"""Members of the workspace, their roles, and invitations."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Members(WorkspaceNoun):
         return self._http.fetch(list[MemberView], self._path("members"))
 
     def set(self, email: str, role: Role) -> MemberView:
-        """Add a person, or change their role."""
+        """Add a person, or change the role of a member."""
         return self._http.call(MemberView, "PUT", self._path("members"), MemberSet(email=email, role=role))
 
     def remove(self, member: str) -> None:
-        """By e-mail address or user id."""
+        """Remove a member, given by e-mail address or user id."""
         self._http.send("DELETE", self._path("members", segment(member)))
 
     def invite(
         self, email: str = "", role: Role = Role.MEMBER, *, expires_in_s: int | None = None
     ) -> WorkspaceInvitationCreated:
-        """Make a link by which one person joins; without an e-mail address, anyone who has it."""
+        """Create a link with which one person can join; without an e-mail address, anyone who has the link."""
         life = {} if expires_in_s is None else {"expires_in_s": expires_in_s}
         body = WorkspaceInvite(email=email, role=role, **life)
         return self._http.call(WorkspaceInvitationCreated, "POST", self._path("invitations"), body)
 
     def invitations(self) -> Listed:
-        """Open invitations, newest first."""
+        """List the open invitations, newest first."""
         return self._http.fetch(list[WorkspaceInvitationView], self._path("invitations"))
 
     def revoke_invitation(self, invitation: str) -> None:

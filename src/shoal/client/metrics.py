@@ -1,4 +1,4 @@
-"""What jobs tell of themselves: metrics, media, ledger, hyperparameters."""
+"""Data that jobs log: metrics, media, sample log, hyperparameters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ class Metrics(WorkspaceNoun):
         ghosts: bool = False,
         smoothing: float = 0.0,
         buckets: bool = False,
+        start: float | None = None,
+        end: float | None = None,
     ) -> dict[str, Any]:
-        """core.metrics.MetricsView as plain values: a schema of millions of points would take longer than all the rest."""
+        """Return core.metrics.MetricsView as plain values: validating a schema with millions of points would be too slow.
+
+        `start` and `end` select a part of the x axis; `points` is the resolution of that part.
+        """
         params = {
             "name": list(names) or None,
             "points": points,
@@ -36,6 +41,8 @@ class Metrics(WorkspaceNoun):
             "ghosts": ghosts or None,
             "smoothing": smoothing or None,
             "buckets": buckets or None,
+            "from": start,
+            "to": end,
         }
         found: dict[str, Any] = json.loads(self._http.send("GET", self._job(job, "metrics"), params=params).content)
         return found
@@ -47,9 +54,11 @@ class Metrics(WorkspaceNoun):
         return self._http.send("GET", self._job(job, "media", segment(media_id))).content
 
     def ledger(self, job: str) -> list[Record]:
+        """Return the job's sample log: the samples used by each step."""
         return self._http.fetch(list[Record], self._job(job, "ledger"))
 
     def config(self, job: str) -> Record:
+        """Return the job's hyperparameters."""
         return self._http.fetch(Record, self._job(job, "config"))
 
     def _job(self, job: str, *parts: str) -> str:

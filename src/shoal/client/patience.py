@@ -1,4 +1,4 @@
-"""Waiting for a server that starts or is busy: for as long as it lives and gets on, with a word now and then; never ends it."""
+"""Wait for a server that starts or is busy, as long as it lives and makes progress. Reports its state; never ends it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from shoal.core.errors import TimedOut
 from shoal.core.settings import Layout
 
 PATIENCE_S = 120.0
-"""How long a server may show no sign of progress before we stop waiting for it. It is left alone even then."""
+"""Seconds without a sign of progress after which the client stops waiting. The server is left running."""
 FIRST_WORD_S, NEXT_WORD_S, NEXT_PHASE_S = 5.0, 15.0, 2.0
+"""Seconds until the first message, between later messages, and at least before a message about a new phase."""
 POLL_S = 0.05
 
 
 class Patience:
-    """One wait for the server of a data directory. `step` sleeps a little, and raises TimedOut when nothing moves any more."""
+    """One wait for the server of a data directory.
+
+    `step` sleeps briefly, and raises TimedOut if there was no progress for `patience_s`.
+    """
 
     def __init__(self, layout: Layout, say: Callable[[str], None], patience_s: float = PATIENCE_S):
         self._layout, self.say, self._patience_s = layout, say, patience_s
         self._began = self._moved_at = time.monotonic()
         self._next_word = self._began + FIRST_WORD_S
         self._signs: object = None
-        self._told, self._told_at = "", 0.0
+        self._reported, self._reported_at = "", 0.0
 
     def step(self, pid: int | None = None) -> None:
-        """`pid`: the server's own, where the caller knows it."""
+        """Sleep briefly, and report the server's state from time to time. `pid` is the server's process, if known."""
         doing, known = self._doing()
         signs = (doing, _size(self._layout.server_log), _work_done(pid or known))
         now = time.monotonic()
@@ -38,9 +42,9 @@ class Patience:
             raise TimedOut(
                 f"The server (pid {pid or known or 'unknown'}) is {doing} and has shown no progress for "
                 f"{now - self._moved_at:.0f} s. It was left running.",
-                hint="Look at its log: shoal server log",
+                hint="See its log: shoal server log",
             )
-        self._tell(doing, now)
+        self._report(doing, now)
         time.sleep(POLL_S)
 
     def _doing(self) -> tuple[str, int | None]:
@@ -50,17 +54,17 @@ class Patience:
             return f"running at {record.url}, but busy: it does not answer yet", record.pid
         return "starting", None
 
-    def _tell(self, doing: str, now: float) -> None:
-        """After a few seconds of silence, then at each new phase, and every now and then."""
-        is_new = doing != self._told and now >= self._told_at + NEXT_PHASE_S
-        if now < self._next_word and not (self._told and is_new):
+    def _report(self, doing: str, now: float) -> None:
+        """Print the server's state: after the first seconds, then at each new phase, and at intervals."""
+        is_new = doing != self._reported and now >= self._reported_at + NEXT_PHASE_S
+        if now < self._next_word and not (self._reported and is_new):
             return
         self.say(f"The server is {doing} ({now - self._began:.0f} s so far).")
-        self._told, self._told_at, self._next_word = doing, now, now + NEXT_WORD_S
+        self._reported, self._reported_at, self._next_word = doing, now, now + NEXT_WORD_S
 
 
 def _work_done(pid: int | None) -> tuple[str, ...]:
-    """Return CPU time and bytes moved of a process: what changes while a long migration goes on without a word."""
+    """Return CPU time and I/O counters of a process: they change even during a long migration that prints nothing."""
     found: list[str] = []
     if pid is not None:
         with suppress(OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The pool's machines: add, look at, drain, remove."""
+"""Machines of the pool: add, list, drain, remove."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from shoal.client._http import segment
 from shoal.client._noun import Noun
-from shoal.core.pool import JoinAsk, JoinCommand, MachineChange, PoolAdd, PoolCheck, PoolMachine
+from shoal.core.pool import JoinCommand, JoinCommandRequest, MachineChange, PoolAdd, PoolCheck, PoolMachine
 
 _SLOW_S = 300.0
-"""It speaks with machines, some of which may not answer."""
+"""Time-out in seconds for calls that contact machines, some of which may not answer."""
 
 
 class Pool(Noun):
@@ -20,11 +20,12 @@ class Pool(Noun):
         return self._http.fetch(PoolMachine, f"/pool/machines/{segment(machine)}")
 
     def add(self, request: PoolAdd) -> PoolMachine:
-        """Begin; `get` tells how far it is."""
+        """Start to add a machine; `get` returns the progress."""
         return self._http.call(PoolMachine, "POST", "/pool", request)
 
-    def drain(self, machine: str, *, draining: bool = True) -> PoolMachine:
-        change = MachineChange(draining=draining)
+    def drain(self, machine: str, *, draining: bool = True, devices: Sequence[str] = ()) -> PoolMachine:
+        """Stop starting jobs on a machine, or on some of its devices; with `draining=False` allow them again."""
+        change = MachineChange(draining=draining, devices=list(devices))
         return self._http.call(PoolMachine, "PATCH", f"/pool/machines/{segment(machine)}", change, repeatable=True)
 
     def remove(self, machine: str, *, force: bool = False) -> None:
@@ -32,10 +33,11 @@ class Pool(Noun):
         self._http.send("DELETE", f"/pool/machines/{segment(machine)}", params=params, timeout_s=_SLOW_S)
 
     def check(self, machines: Sequence[str] = (), *, speed: bool = True) -> PoolCheck:
+        """Check machines (default: all), and measure the network speed between them if `speed`."""
         params = {"machine": [*machines], "speed": speed}
         return PoolCheck.model_validate_json(
             self._http.send("POST", "/pool/check", params=params, timeout_s=_SLOW_S).content
         )
 
-    def join_command(self, ask: JoinAsk) -> JoinCommand:
+    def join_command(self, ask: JoinCommandRequest) -> JoinCommand:
         return self._http.call(JoinCommand, "POST", "/pool/join-command", ask)

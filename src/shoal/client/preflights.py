@@ -1,4 +1,4 @@
-"""Preflights: start, look, remove."""
+"""Preflights: start, get, remove."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Preflights(WorkspaceNoun):
         return self._http.call(PreflightView, "POST", self._path("preflights"), spec)
 
     def advise(self, spec: JobSpec) -> PreflightAdvice:
-        """Whether such a job should have one."""
+        """Return whether a preflight is recommended for a job."""
         return self._http.call(PreflightAdvice, "POST", self._path("preflights", "advice"), spec, repeatable=True)
 
     def get(self, preflight: str) -> PreflightView:
         return self._http.fetch(PreflightView, self._path("preflights", segment(preflight)))
 
     def drop(self, preflight: str) -> None:
-        """Also one that still runs."""
+        """Remove a preflight, even if it is still running."""
         self._http.send("DELETE", self._path("preflights", segment(preflight)))

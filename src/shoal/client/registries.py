@@ -1,4 +1,4 @@
-"""Git hosts the workspace may clone private repositories from."""
+"""Git hosts from which the workspace can clone private repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of the workspace: values go in and reach jobs; they never come back."""
+"""Secrets of the workspace. Values are write-only: jobs receive them, but no API call returns them."""
 
 from __future__ import annotations
 

@@ -9,15 +9,15 @@ from shoal.core.snapshots import SnapshotView
 
 class Snapshots(WorkspaceNoun):
     def list(self, lease: str | None = None) -> list[SnapshotView]:
-        """Newest first."""
+        """List snapshots, newest first."""
         return self._http.fetch(list[SnapshotView], self._path("snapshots"), lease=lease)
 
-    def ask(self, lease: str) -> None:
-        """Of one that runs; look for it in the list."""
+    def request(self, lease: str) -> None:
+        """Request a snapshot of a running lease. It appears in the list when it is complete."""
         self._http.send("POST", self._path("snapshots"), params={"lease": lease})
 
     def get(self, snapshot: str) -> SnapshotView:
-        """By id, or the newest of the lease of that name."""
+        """Return a snapshot by its id, or the newest of the lease with that name."""
         return self._http.fetch(SnapshotView, self._path("snapshots", segment(snapshot)))
 
     def delete(self, snapshot: str) -> None:

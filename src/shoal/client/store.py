@@ -1,4 +1,4 @@
-"""The server's chunk store as a `Remote` of `shoal.store.transfer`: ask what is missing, send that, fetch chunks."""
+"""The server's chunk store as a `Remote` of `shoal.store.transfer`: find missing chunks, send them, fetch chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEND_TIMEOUT_S = 300.0
 
 class Store(WorkspaceNoun):
     def missing(self, hashes: Iterable[str]) -> set[str]:
-        """Which of these the server lacks."""
+        """Return those of the hashes that the server does not have."""
         wanted, lacking = list(dict.fromkeys(hashes)), set[str]()
         for start in range(0, len(wanted), MOST_HASHES):
             part = MissingRequest(hashes=wanted[start : start + MOST_HASHES])
@@ -27,7 +27,7 @@ class Store(WorkspaceNoun):
         return lacking
 
     def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
-        """Store a batch; all of it is durable when this returns. Sending it twice changes nothing."""
+        """Store a batch of chunks. All of it is durable when this returns. Sending it twice changes nothing."""
         from shoal.store.wire import frame_pieces
 
         body = list(frame_pieces(chunks))
@@ -38,5 +38,5 @@ class Store(WorkspaceNoun):
         return int(reply.json()["stored"])
 
     def fetch(self, name: str) -> bytes:
-        """A chunk's plain bytes, as sent: whoever asked compares them with the hash."""
+        """Return a chunk's plain bytes as the server sent them. The caller must compare them with the hash."""
         return self._http.send("GET", self._path("store", "chunks", segment(name))).content

@@ -1,4 +1,4 @@
-"""A machine's way to the server of a swarm: by an invitation until it has joined, then by a token of its own."""
+"""Connection of a machine to the server of a swarm: with an invitation until it has joined, then with its own token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shoal.core.swarm_views import (
     INVITATION_HEADER,
     Offer,
     PeerBeat,
+    PeerInstructions,
     PeerJoin,
     PeerJoined,
     PeerKnock,
     PeerKnocked,
-    PeerOrders,
     PeerState,
 )
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 BEAT_TIMEOUT_S = 10.0
 
 
-class Door:
-    """What an invitation opens. Close it, or use it as a context manager."""
+class InvitationClient:
+    """Calls that an invitation permits. Close it, or use it as a context manager."""
 
     def __init__(self, url: str, token: str):
         self._http = Http(url, more={INVITATION_HEADER: token})
@@ -41,19 +41,21 @@ class Door:
         return self._http.url
 
     def offer(self) -> Offer:
+        """Return information about the swarm."""
         return self._http.fetch(Offer, "/swarm/offer")
 
     def knock(self, port: int) -> PeerKnocked:
-        """Whether the server gets through to a port of ours."""
+        """Test whether the server can connect to a port of this machine."""
         return self._http.call(PeerKnocked, "POST", "/swarm/knock", PeerKnock(port=port), repeatable=True)
 
     def join(self, request: PeerJoin) -> PeerJoined:
+        """Join the swarm."""
         return self._http.call(PeerJoined, "POST", "/swarm/join", request)
 
     def close(self) -> None:
         self._http.close()
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> InvitationClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,27 +63,28 @@ class Door:
 
 
 class PeerLink:
-    """A peer that has joined, towards the server."""
+    """Calls of a peer that has joined."""
 
     def __init__(self, url: str, token: str):
         self._http = Http(url, token)
 
-    def beat(self, state: PeerState) -> PeerOrders:
+    def beat(self, state: PeerState) -> PeerInstructions:
+        """Send a heartbeat and return the server's instructions."""
         beat = PeerBeat(state="training" if state is PeerState.TRAINING else "joining")
-        return self._http.call(PeerOrders, "POST", "/swarm/beat", beat, repeatable=True, timeout_s=BEAT_TIMEOUT_S)
+        return self._http.call(PeerInstructions, "POST", "/swarm/beat", beat, repeatable=True, timeout_s=BEAT_TIMEOUT_S)
 
     def leave(self) -> None:
         self._http.send("POST", "/swarm/leave", repeatable=True, timeout_s=BEAT_TIMEOUT_S)
 
     def fetch(self, manifest_id: str, dest: Path, progress: Callable[[int], None] | None = None) -> Fetched:
-        """Files by the hash of their manifest; what is there already is not fetched again, and what differs is replaced."""
+        """Download the files of a manifest, given by its hash. Equal files are not downloaded again; others are replaced."""
         from shoal.client._fetch import fetch_tree
 
         source = ServerChunks(self._http, "/swarm/fetch", _PeerStore(self._http, ""))
         return fetch_tree(self._manifest(manifest_id), source, dest, force=True, progress=progress)
 
     @property
-    def snapshot_url(self) -> str:
+    def state_url(self) -> str:
         return f"{self._http.url}/api/v1/swarm/snapshot"
 
     def close(self) -> None:
@@ -93,7 +96,7 @@ class PeerLink:
         path = f"/swarm/manifests/{segment(wanted)}"
         found = load_manifest(self._http.send("GET", path, timeout_s=MANIFEST_TIMEOUT_S).content)
         if manifest_id(found) != wanted:
-            raise Corrupt("The server sent other code or data than the swarm runs.", hint="shoal swarm doctor LINK")
+            raise Corrupt("The server sent code or data that the swarm does not use.", hint="shoal swarm doctor LINK")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Swarms: one model, trained by peers that come and go."""
+"""Swarms: one model, trained by peers that join and leave at any time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Rounds = list[RoundView]
 
 
 class Swarms(WorkspaceNoun):
-    """Wherever a swarm is asked for, its name or its id will do."""
+    """Swarms of a workspace. Each is given by its name or id."""
 
     def create(self, spec: SwarmSpec) -> SwarmCreated:
         return self._http.call(SwarmCreated, "POST", self._path("swarms"), spec)
 
     def list(self, *, limit: int | None = None) -> list[SwarmSummary]:
-        """Newest first."""
+        """List swarms, newest first."""
         return self._http.fetch(list[SwarmSummary], self._path("swarms"), limit=limit)
 
     def get(self, swarm: str) -> SwarmView:
@@ -41,24 +41,24 @@ class Swarms(WorkspaceNoun):
         return self._http.fetch(Peers, self._swarm(swarm, "peers"))
 
     def rounds(self, swarm: str, *, after: int | None = None, limit: int | None = None) -> Rounds:
-        """One page; go on with `after=` the number of its last round."""
+        """Return one page of rounds. Pass the number of its last round as `after` to get the next page."""
         return self._http.fetch(Rounds, self._swarm(swarm, "rounds"), after=after, limit=limit)
 
     def checkpoints(self, swarm: str) -> Checkpoints:
-        """Oldest first."""
+        """List the checkpoints, oldest first."""
         return self._http.fetch(Checkpoints, self._swarm(swarm, "checkpoints"))
 
     def stop(self, swarm: str) -> SwarmView:
-        """Stopping what is stopped changes nothing."""
+        """Stop a swarm. Nothing changes if it is already stopped."""
         return self._http.call(SwarmView, "POST", self._swarm(swarm, "stop"), repeatable=True)
 
     def resume(self, swarm: str, *, force: bool = False) -> SwarmView:
-        """`force`: also while peers are there, who go back to the newest checkpoint with it."""
+        """Resume a stopped swarm. `force`: even while peers are active; they return to the newest checkpoint."""
         params = {"force": str(force).lower()}
         return parse(SwarmView, self._http.send("POST", self._swarm(swarm, "resume"), params=params))
 
     def delete(self, swarm: str) -> None:
-        """Only one that was stopped."""
+        """Delete a stopped swarm."""
         self._http.send("DELETE", self._swarm(swarm))
 
     def kick(self, swarm: str, peer: str, request: Kick) -> PeerView:

@@ -1,4 +1,4 @@
-"""Sweeps: one job many times, each with other values."""
+"""Sweeps: the same job many times with different parameter values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Trials = list[TrialView]
 
 
 class Sweeps(WorkspaceNoun):
-    """Wherever a sweep is asked for, its name or its id will do."""
+    """Sweeps of a workspace. Each is given by its name or id."""
 
     def create(self, spec: SweepSpec) -> SweepView:
         return self._http.call(SweepView, "POST", self._path("sweeps"), spec)
 
     def list(self, *, limit: int | None = None) -> list[SweepSummary]:
-        """Newest first."""
+        """List sweeps, newest first."""
         return self._http.fetch(list[SweepSummary], self._path("sweeps"), limit=limit)
 
     def get(self, sweep: str) -> SweepView:
@@ -30,19 +30,19 @@ class Sweeps(WorkspaceNoun):
     def trials(
         self, sweep: str, *, order: TrialOrder = "number", limit: int | None = None, after: int | None = None
     ) -> Trials:
-        """One page; go on with `after=` the number of its last trial."""
+        """Return one page of trials. Pass the number of its last trial as `after` to get the next page."""
         path = self._sweep(sweep, "trials")
         return self._http.fetch(Trials, path, order=order, limit=limit, after=after)
 
     def all_trials(self, sweep: str, *, order: TrialOrder = "number") -> Iterator[TrialView]:
-        """All there are, page by page."""
+        """Yield all trials."""
         after: int | None = None
         while page := self.trials(sweep, order=order, limit=_PAGE, after=after):
             yield from page
             after = page[-1].number
 
     def wait(self, sweep: str, *, timeout_s: float | None = None, clock: Clock = time.monotonic) -> SweepView:
-        """Until it has ended, or TimedOut."""
+        """Wait until the sweep has ended, and return it; raise TimedOut after `timeout_s`."""
         return wait_until(
             self._http,
             lambda: self.get(sweep),
@@ -53,16 +53,16 @@ class Sweeps(WorkspaceNoun):
         )
 
     def stop(self, sweep: str) -> SweepView:
-        """Stop all its trials; stopping what has ended or is stopping changes nothing."""
+        """Stop the sweep and all its trials. Nothing changes if it has ended or is already stopping."""
         return self._http.call(SweepView, "POST", self._sweep(sweep, "stop"), repeatable=True)
 
     def rerun(self, sweep: str, *, failed: bool = False) -> SweepView:
-        """Go on where it stopped; with `failed`, its failed trials run again too."""
+        """Continue a sweep where it stopped. `failed`: run its failed trials again, too."""
         params = {"failed": str(failed).lower()}
         return parse(SweepView, self._http.send("POST", self._sweep(sweep, "rerun"), params=params))
 
     def delete(self, sweep: str, *, jobs: bool = False) -> None:
-        """Only a sweep that has ended; its jobs stay unless `jobs`."""
+        """Delete a sweep that has ended. Its jobs are kept unless `jobs`."""
         self._http.send("DELETE", self._sweep(sweep), params={"jobs": str(jobs).lower()})
 
     def _sweep(self, sweep: str, *parts: str) -> str:

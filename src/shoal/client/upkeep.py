@@ -1,4 +1,4 @@
-"""Upkeep of the server's store, for admins."""
+"""Maintenance of the server's store. For admins."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from shoal.client._noun import Noun
 from shoal.core.artifacts import CheckView, GcView, StoreUsageView
 
 LONG_S = 86_400.0
-"""Reading a whole store takes as long as it takes."""
+"""Time-out in seconds. Reading a whole store can take hours."""
 
 
 class Upkeep(Noun):
     def check(self, *, quarantine: bool = False) -> CheckView:
-        """Read and verify every chunk; `quarantine` sets damaged ones aside, so that a new push heals them."""
+        """Read and verify every chunk.
+
+        `quarantine` moves damaged ones aside, so that pushing the same files again repairs them.
+        """
         params = {"quarantine": quarantine}
         return parse(CheckView, self._http.send("POST", "/store/check", params=params, timeout_s=LONG_S))
 
     def gc(self, *, grace_s: float, dry_run: bool = False) -> GcView:
-        """Remove what nothing refers to and is older than the grace."""
+        """Remove data that nothing refers to and that is older than the grace period."""
         params = {"grace_s": grace_s, "dry_run": dry_run}
         return parse(GcView, self._http.send("POST", "/store/gc", params=params, timeout_s=LONG_S))
 

@@ -1,4 +1,4 @@
-"""Looking again and again, for what no stream of news tells."""
+"""Polling, for changes that no event stream reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def poll(
     sleep: Callable[[float], None] = time.sleep,
     clock: Clock = time.monotonic,
 ) -> T:
-    """What was seen last: once it is over, or when the time is up."""
+    """Call `look` until `is_over` or until the time is up, and return its last result."""
     deadline = None if within_s is None else clock() + within_s
     while not is_over(seen := look()):
         left_s = pause_s if deadline is None else deadline - clock()

@@ -1,4 +1,4 @@
-"""Workspaces one is a member of."""
+"""Workspaces the user is a member of."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other systems' programming interfaces, as thin adapters on Shoal's own. Nothing here is needed by native scripts."""
+"""Programming interfaces of other systems as thin adapters on Shoal's own. Native scripts need nothing from here."""

@@ -1,1 +1,1 @@
-"""What every other room may import: specs, states, wire schemas, ids, errors, settings. Pydantic only."""
+"""Shared vocabulary of all packages: job specs, states, wire schemas, ids, errors and settings. Depends on pydantic only."""

@@ -1,6 +1,6 @@
-"""Artifacts on the wire: a manifest lists files, each a list of chunks named by BLAKE3.
+"""Artifacts on the wire: a manifest lists files, and each file is a list of chunks named by their BLAKE3 hash.
 
-Sources, datasets and checkpoints are all manifests; nothing of one is visible before it is committed.
+Sources, datasets and checkpoints are all manifests; none of their content is visible before the manifest is committed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class Chunk(Schema):
 
 
 class FileEntry(Schema):
+    """One file of a manifest."""
+
     chunks: list[Chunk]
     executable: bool = False
     path: str
-    """Relative, '/'-separated, no '.', '..' or empty parts."""
+    """Path relative to the root, separated by '/', without '.', '..' or empty parts."""
     size: int = Field(ge=0)
 
     @field_validator("path")
@@ -45,9 +47,9 @@ class FileEntry(Schema):
 
 
 class Manifest(Schema):
-    """Files sorted by path. Its id is the BLAKE3 of its canonical JSON, so equal trees have equal ids."""
+    """A list of files sorted by path. Its id is the BLAKE3 hash of its canonical JSON, so equal trees have equal ids."""
 
-    # Fields here and above are declared in the order of their names: that of the keys in the canonical JSON.
+    # Fields here and above are declared in alphabetical order: the order of the keys in the canonical JSON.
     files: list[FileEntry]
     version: int = 1
 
@@ -69,17 +71,23 @@ class ArtifactView(View):
 
 
 class MissingRequest(Schema):
+    """Hashes of chunks to look up in the store."""
+
     hashes: list[ChunkHash] = Field(max_length=20_000)
 
 
 class MissingReply(View):
+    """The requested chunks that the store does not have."""
+
     missing: list[str]
 
 
 class SourceCommit(Schema):
+    """A manifest of code to store as a source."""
+
     manifest: Manifest
     origin: dict[str, str] = {}
-    """Where it came from, for people: kind, path, url, revision."""
+    """Information for people about the origin of the code: kind, path, url, revision."""
 
 
 class SourceView(View):
@@ -88,17 +96,21 @@ class SourceView(View):
     size: int
     files: int
     missing: list[str] = []
-    """Not committed while this is non-empty: upload these chunks and commit again."""
+    """Chunks the server does not have yet. While this list is not empty, the source is not committed: upload them and commit
+    again."""
 
 
 _BAD = re.compile(r"[\x00-\x1f\x7f\\]|\A[A-Za-z]:")
 _NO_NAMES = frozenset(("", ".", ".."))
 _LONGEST_NAME = 255
-"""Bytes; a character takes four at most."""
+"""Largest length of a file name in bytes. A character takes at most four bytes."""
 
 
 def check_path(path: str) -> str:
-    """A safe relative path, or InvalidSpec: names are data, and become paths only through here."""
+    """Return the path if it is a safe relative path, or raise InvalidSpec.
+
+    Names in manifests are untrusted data; they are used as file system paths only after this check.
+    """
     parts = path.split("/")
     bad = (
         len(path) > 4096
@@ -115,6 +127,8 @@ def check_path(path: str) -> str:
 
 
 class GcView(View):
+    """Results of a garbage collection of the store."""
+
     manifests_removed: int
     chunks_kept: int
     chunks_removed: int
@@ -122,26 +136,32 @@ class GcView(View):
 
 
 class Damage(View):
+    """An artifact that can no longer be read completely."""
+
     kind: str
     id: str
     name: str
 
 
 class CheckView(View):
+    """Results of a check of the store."""
+
     chunks: int
     size: int
     damaged_chunks: list[str]
     missing_chunks: list[str]
     hurt: list[Damage]
-    """What cannot be read whole any more."""
+    """Artifacts that can no longer be read completely."""
 
 
 class StoreUsageView(View):
+    """Disk usage of the store."""
+
     size: int
-    """Bytes on disk, all told."""
+    """Bytes on disk in total."""
     chunks: int
     packs: int
     manifests: int
     logical: int
-    """Bytes of all artifacts, as if nothing were shared or compressed."""
+    """Total bytes of all artifacts, before deduplication and compression."""
     trash: int

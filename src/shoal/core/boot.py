@@ -1,4 +1,4 @@
-"""Tells one boot of a machine from the next, so that a pid file from before a reboot is recognised as stale."""
+"""Identify the present boot of the machine, so that a pid file from before a reboot is recognised as stale."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 @cache
 def boot_id() -> str:
+    """Return the kernel's boot id, or the boot time where the system has no boot id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,8 +1,8 @@
-"""Checkpoints on the wire: captured from a job's /output-checkpoint or its working directory, or pushed by hand."""
+"""Checkpoints on the wire: captured from a job's /output-checkpoint or its working directory, or pushed by a user."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -11,13 +11,13 @@ from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
 
 Place = Literal["output", "workdir"]
-"""Place a script wrote a checkpoint to: /output-checkpoint, or to its working directory."""
+"""Directory a script wrote a checkpoint to: 'output' is /output-checkpoint, 'workdir' its working directory."""
 WORKDIR = "workdir"
-"""Name of the checkpoint of files directly in the working directory; those of its folders are called workdir/FOLDER."""
+"""Name of the checkpoint of files directly in the working directory. Those in its folders are called workdir/FOLDER."""
 
 
 class CheckpointFacts(Schema):
-    """Read from Hugging Face's trainer_state.json and config.json where they are; never from pickles."""
+    """Facts read from Hugging Face's trainer_state.json and config.json, if present. Pickles are never read."""
 
     step: int | None = None
     train_loss: float | None = None
@@ -26,23 +26,25 @@ class CheckpointFacts(Schema):
     version: str | None = None
     inference_ready: bool = False
     only_logs: bool = False
-    """Files of Weights & Biases or TensorBoard: kept like any other, but no job goes on from them."""
+    """True if it holds only files of Weights & Biases or TensorBoard. It is stored, but no job resumes from it."""
     only_text: bool = False
-    """Settings, vocabularies and the like: a job that has saved more goes on from that."""
+    """True if it holds only settings, vocabularies and other text files. A job resumes from it only if it has no other
+    checkpoint."""
     is_part: bool = False
-    """Shards whose `.metadata` is on another node: nothing goes on from them alone."""
+    """True if it holds shards whose `.metadata` is on another node. No job resumes from these shards alone."""
     lacks: list[str] = []
-    """Shards that its `.metadata` names and other nodes have."""
+    """Shards that its `.metadata` lists and that are on other nodes."""
     place: Place = "output"
     metrics: dict[str, float] = {}
-    """Last known value of every number in the trainer's log, for `--keep-best`."""
+    """Last value of each number in the trainer's log, used for `--keep-best`."""
 
 
 class CheckpointCommit(Schema):
     """An agent's report of a complete checkpoint."""
 
     name: str = Field(max_length=255)
-    """The sub-directory's name, or '.' for files directly in the output directory; below `workdir` for the working directory."""
+    """Name of the folder in the output directory, '.' for files directly in it, or a name below `workdir` for the working
+    directory."""
     manifest: Manifest
     facts: CheckpointFacts = CheckpointFacts()
 
@@ -53,7 +55,7 @@ class CheckpointCommit(Schema):
 
 
 class CheckpointPush(Schema):
-    """A checkpoint brought from elsewhere, under a name of its own."""
+    """A checkpoint from elsewhere, stored under a name of its own."""
 
     name: str
     manifest: Manifest
@@ -83,46 +85,32 @@ class CheckpointView(View):
     files: int
     manifest_id: str
     kept: bool
-    """Retention never removes it."""
+    """True if retention never removes it."""
     damaged: bool = False
     only_logs: bool = False
     place: Place = "output"
-    """Place the script wrote it to: 'output' (/output-checkpoint) or 'workdir', its working directory."""
+    """Directory the script wrote it to: 'output' (/output-checkpoint) or 'workdir' (its working directory)."""
 
 
 class CheckpointCommitted(View):
+    """The answer to a commit: missing chunks, or the checkpoint."""
+
     missing: list[str] = []
+    """Chunks the server does not have yet. While this list is not empty, nothing is committed: upload them and commit again."""
     checkpoint: CheckpointView | None = None
 
 
 class CheckpointKeep(Schema):
+    """Protect a checkpoint from retention, or end the protection."""
+
     keep: bool = True
 
 
 class CheckpointExport(Schema):
-    """Write a checkpoint to an S3-compatible place."""
+    """Copy a checkpoint to S3-compatible storage or the Hugging Face Hub."""
 
     destination: str = Field(max_length=4096)
-    """s3://bucket/prefix?endpoint=…; credentials come from the workspace's secrets or the server's environment."""
+    """Destination as s3://bucket/prefix?endpoint=… or hf://org/name[@revision][/folder]; credentials come from the workspace's
+    secrets or the environment of a private server."""
     credentials: dict[str, str] = {}
-    """Environment name → secret name, e.g. AWS_SECRET_ACCESS_KEY → my-s3-secret."""
-
-
-class Retention(Schema):
-    """How many of a job's checkpoints stay. Never fewer than one good one."""
-
-    keep_last: int | None = Field(default=None, ge=1)
-    keep_best: str | None = None
-    """A metric's name, smaller is better; prefix '-' for larger is better."""
-
-    def chosen(self, rows: list[dict[str, Any]]) -> set[str]:
-        """Ids that stay, of rows (oldest first) with id, name, metrics and kept. Pure."""
-        if self.keep_last is None and self.keep_best is None:
-            return {row["id"] for row in rows}
-        stay = {row["id"] for row in rows if row["kept"]}
-        stay |= {row["id"] for row in rows[-(self.keep_last or 1) :]}
-        if self.keep_best is not None:
-            sign, metric = (-1, self.keep_best[1:]) if self.keep_best.startswith("-") else (1, self.keep_best)
-            scored = [row for row in rows if metric in row["metrics"]]
-            stay |= {row["id"] for row in sorted(scored, key=lambda r: sign * r["metrics"][metric])[:1]}
-        return stay
+    """Environment name → secret name, e.g. AWS_SECRET_ACCESS_KEY → my-s3-secret, HF_TOKEN → my-hub-token."""

@@ -1,4 +1,4 @@
-"""What the code check says: one finding, and all of them. The same on the command line, in JSON and in tests."""
+"""Results of the code check: single findings and the whole report. The same on the command line, in JSON and in tests."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from shoal.core.schema import View
 
 class Severity(StrEnum):
     ERROR = "error"
-    """The job dies, hangs, or trains something else than meant."""
+    """The job crashes, hangs or trains something other than intended."""
     WARNING = "warning"
-    """It may run, and still not do what it should."""
+    """The job may run but not do what was intended."""
     HINT = "hint"
-    """It runs; there is a better way."""
+    """The job runs; there is a better way."""
 
 
 class Finding(View):
-    """One thing wrong at one place of the code."""
+    """One problem at one place in the code."""
 
     rule: str
-    """What `# shoal: ignore[…]` calls it."""
+    """Name of the rule, as in `# shoal: ignore[RULE]`."""
     severity: Severity
     path: str
-    """Relative to the source's root."""
+    """Path relative to the root of the source."""
     line: int
     column: int
-    """Both counted from 1."""
+    """Column; lines and columns are counted from 1."""
     length: int = 1
-    """Characters it spans on its line."""
+    """Number of characters on the line that the finding covers."""
     message: str
     why: str
     fix: str
 
 
 class CodeCheckView(View):
-    """What was looked at, and what was found."""
+    """The checked files and the findings."""
 
     entry: str | None = None
     frameworks: list[str] = []
-    """How it trains: 'Shoal SDK', 'Hugging Face Trainer' …"""
+    """Training frameworks found in the code: 'Shoal SDK', 'Hugging Face Trainer', …"""
     files: int = 0
     findings: list[Finding] = []

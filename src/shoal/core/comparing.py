@@ -1,4 +1,4 @@
-"""Two runs' numbers side by side: which metrics can tell runs apart, and the first step at which one does."""
+"""Compare the metrics of two runs: which metrics can be compared, and the first step at which one differs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ _OF_TIME = re.compile(
     r"(?:^|[_/. -])(?:time|seconds?|secs?|ms|elapsed|eta|speed|throughput|mfu|mem(?:ory)?|(?:\w+_)?per_s(?:ec(?:ond)?)?)(?:$|[_/. -])",
     re.IGNORECASE,
 )
+"""Names of metrics about time, speed or memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
+    """One metric at the first step at which its values differ."""
+
     step: int
     name: str
     first: Any
@@ -29,19 +32,19 @@ class Difference:
 
 
 def is_of_time(name: str) -> bool:
-    """A metric that no two runs have in common, by its name: seconds, samples per second, memory."""
+    """Return whether a metric's name says that it differs in every run: seconds, samples per second, memory."""
     return bool(_OF_TIME.search(name))
 
 
 def by_weight(names: Sequence[str]) -> list[str]:
-    """Losses first: of what differs at one step, they say most."""
+    """Sort metric names with losses first: of the metrics that differ at a step, a loss says most."""
     return sorted(names, key=lambda name: ("loss" not in name.lower(), name))
 
 
 def first_difference(
     first: Mapping[str, Steps], second: Mapping[str, Steps], names: Sequence[str], low: float = 0, high: float = 2**63
 ) -> Difference | None:
-    """The first step both have made, from `low` to `high`, at which one of these metrics differs in any bit."""
+    """Return the first step from `low` to `high`, made by both runs, at which one of the metrics differs in any bit."""
     found = [
         (step, number)
         for number, name in enumerate(names)

@@ -18,17 +18,17 @@ _VERSIONED = re.compile(r"(?P<name>[^@]+)(?:@(?P<version>[1-9]\d{0,8}))?")
 class DatasetStatus(StrEnum):
     UPLOADING = "uploading"
     IMPORTING = "importing"
-    """The server itself is fetching it from a URL."""
+    """The server is fetching it from a URL."""
     AVAILABLE = "available"
     ERROR = "error"
 
 
 class DatasetBegin(Schema):
-    """Announce a new version; its content follows."""
+    """Announcement of a new version of a dataset. Its content follows."""
 
     name: str
     origin: dict[str, str] = {}
-    """Where it came from, for people."""
+    """Information for people about the origin of the data."""
 
     @field_validator("name")
     @classmethod
@@ -37,7 +37,7 @@ class DatasetBegin(Schema):
 
 
 class DatasetImport(DatasetBegin):
-    """Have the server fetch it: http(s)://, s3:// or hf://."""
+    """A request to the server to fetch a new version from a URL: http(s)://, s3:// or hf://."""
 
     url: str = Field(max_length=4096)
     credentials: dict[str, str] = Field(default={}, max_length=10)
@@ -45,6 +45,8 @@ class DatasetImport(DatasetBegin):
 
 
 class DatasetFail(Schema):
+    """Report that an upload has failed."""
+
     error: str = Field(max_length=1000)
 
 
@@ -64,26 +66,30 @@ class DatasetView(View):
 
 
 class DatasetCommitted(View):
-    """The answer to a manifest: what is still missing, or the version it became."""
+    """The answer to a manifest: the chunks that are still missing, or the new version."""
 
     missing: list[str] = []
+    """Chunks the server does not have yet. While this list is not empty, nothing is committed: upload them and commit again."""
     dataset: DatasetView | None = None
     unchanged: bool = False
-    """It equals the newest version; no new one was made."""
+    """True if the content equals the newest version, so no new version was made."""
 
 
 class FileView(View):
+    """One file of a dataset or checkpoint."""
+
     path: str
     size: int
 
 
 class FetchRequest(Schema):
-    """Ask for many chunks in one answer, framed as for uploads."""
+    """A request for many chunks in one answer, in the same framing as uploads."""
 
     hashes: list[ChunkHash] = Field(min_length=1, max_length=2_000)
 
 
 def split_version(text: str) -> tuple[str, int | None]:
+    """Split `NAME` or `NAME@VERSION` into the name and the version (None for the newest); raise InvalidName otherwise."""
     match = _VERSIONED.fullmatch(text)
     if match is None:
         raise InvalidName(f"{text!r} is not a dataset: give NAME or NAME@VERSION.")

@@ -1,4 +1,4 @@
-"""What two jobs do not have in common, on the wire: what was given to them, where their numbers part, and the likely cause."""
+"""Differences between two jobs on the wire: inputs, the first step at which their numbers differ, and the likely cause."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ SECTIONS: tuple[Section, ...] = ("code", "settings", "data", "environment", "har
 
 
 class Change(View):
-    """One thing that is not the same in both. Values of secrets are never told, nor are values whose name says what they are."""
+    """One difference between the two jobs.
+
+    Values of secrets, and of variables whose names suggest a secret, are never shown.
+    """
 
     section: Section
     name: str
     first: str | None
-    """None where the first job has no such thing."""
+    """Value in the first job; None if it has none."""
     second: str | None
+    """Value in the second job; None if it has none."""
     matters: bool = True
-    """Whether it can change a number: a priority or a comment cannot."""
+    """True if the difference can change a result. A priority or a comment cannot."""
 
 
 class FileChange(View):
+    """A file that differs between the sources of the two jobs."""
+
     path: str
     kind: Literal["added", "removed", "changed"]
     diff: str = ""
-    """Unified; empty where the file is not text, or too long to be shown."""
+    """Unified diff; empty if the file is not text or is too long to show."""
     note: str | None = None
     matters: bool = True
 
@@ -40,41 +46,47 @@ class MetricDifference(View):
     first: Value
     second: Value
     relative: float | None
-    """By how much, of the larger one; None where one is no number."""
+    """Size of the difference relative to the larger value; None if one of the values is not a number."""
 
 
 class SampleDifference(View):
-    """The first step that used other samples."""
+    """The first step at which the two jobs used different samples."""
 
     loader: str
     step: int
     first: list[int]
-    """Samples of that step, the first few."""
+    """Samples the first job used at that step (only the first few)."""
     second: list[int]
+    """Samples the second job used at that step (only the first few)."""
 
 
 class Cause(View):
+    """A difference that may explain why the results differ."""
+
     what: str
-    """`--lr: 0.1 → 0.2`"""
+    """Short form of the difference: `--lr: 0.1 → 0.2`"""
     why: str
-    """Why this is likely the cause."""
+    """Explanation why this is a likely cause."""
     section: Section
     name: str
 
 
 class JobDiff(View):
+    """All differences between two jobs."""
+
     first: str
     second: str
-    """Their names."""
+    """Names of the two jobs."""
     changes: list[Change]
     files: list[FileChange]
     metric: MetricDifference | None
     samples: SampleDifference | None
     samples_known: bool
-    """Whether both told which samples each step used."""
+    """True if both jobs recorded which samples each step used."""
     first_step: int | None
-    """The first step that both have made."""
+    """First step that both jobs have made."""
     last_step: int | None
+    """Last step that both jobs have made."""
     causes: list[Cause]
-    """The likeliest first; empty where their numbers are the same."""
+    """Likely causes, the most likely first; empty if the numbers are the same."""
     notes: list[str]

@@ -1,6 +1,7 @@
-"""A fire drill, as the command, the workers and the agent speak of it: what is to break, at which step, in which attempt.
+"""Plans of fire drills: which faults to inject into a copy of a job, at which step and in which attempt.
 
-Standard library only: it travels in an environment variable, and workers read it before anything else is loaded.
+The command, the workers and the agent share them. Standard library only: a plan travels in an environment variable, and workers
+read it before anything else is loaded.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Any, Literal
 
 VARIABLE = "SHOAL_DRILL"
 MARK = "[shoal] drill: "
-"""Before each line of a copy's log that tells of the drill; JSON follows."""
-ORDER = "x"
-"""Kind of the spool record by which a worker asks its agent for what it cannot do itself."""
+"""Start of each log line about the drill; JSON follows."""
 MOST_AWAY_S = 3600.0
-"""An outage is never longer."""
+"""Longest outage of the server that a drill simulates, in seconds."""
 
 What = Literal["kill", "sigterm", "slow", "server-down"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
+    """One fault to inject."""
+
     what: What
     at: int
-    """After this step."""
+    """Step after which the fault happens."""
     until: int | None = None
-    """The last step that is slow; None for all that follow."""
+    """Last slow step; None: all following steps are slow."""
     rank: int | None = None
     node: int | None = None
     factor: float = 1.0
@@ -45,7 +46,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """As one types it."""
+        """Return the fault as it is typed on the command line."""
         if self.what == "server-down":
             return f"server-down {self.seconds:g}s@{self.at}"
         if self.what == "slow":
@@ -56,9 +57,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """All faults of a drill, and the step at which the copy of the job stops."""
+
     stop_at: int
     faults: tuple[Fault, ...] = ()
-    """In the order in which they happen."""
+    """Faults in the order in which they happen."""
 
     @classmethod
     def of(cls, stop_at: int, faults: list[Fault]) -> Plan:
@@ -69,7 +72,11 @@ class Plan:
         return max((f.at for f in self.faults), default=0)
 
     def attempt_of(self, fault: Fault) -> int:
-        """Each attempt but the last ends by a fault; so the attempt's number says which have been, however often a step is made."""
+        """Return the number of the attempt in which a fault happens.
+
+        Every attempt but the last is ended by a fault. So the number of an attempt says which faults have already happened,
+        even if steps are repeated.
+        """
         before = self.faults[: self.faults.index(fault)]
         return 1 + sum(f.ends_attempt for f in before)
 
@@ -78,6 +85,6 @@ class Plan:
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        """ValueError, KeyError or TypeError where it is none."""
-        told: Mapping[str, Any] = json.loads(text)
-        return cls(int(told["stop_at"]), tuple(Fault(**fault) for fault in told["faults"]))
+        """Read a plan from its JSON; raise ValueError, KeyError or TypeError if the text is not a plan."""
+        plan: Mapping[str, Any] = json.loads(text)
+        return cls(int(plan["stop_at"]), tuple(Fault(**fault) for fault in plan["faults"]))

@@ -1,7 +1,7 @@
-"""One error tree. A class's docstring is its default message; `code` is stable across the wire.
+"""One error tree. The docstring of a class is its default message; `code` is stable across the wire.
 
 ShoalError
-├── UsageError            what was asked for is malformed                  exit 2
+├── UsageError            the request is malformed                         exit 2
 │   ├── InvalidName
 │   ├── InvalidSpec
 │   ├── EntryNotFound
@@ -9,7 +9,7 @@ ShoalError
 │   ├── SourceTooLarge
 │   ├── GitFailed
 │   └── MissingExtra
-├── NotFound              no such thing, or not yours                      exit 3
+├── NotFound              it does not exist, or is not visible to you      exit 3
 ├── Refused               well-formed, but not possible now                exit 4
 │   ├── NameTaken
 │   ├── CanNeverRun
@@ -20,16 +20,17 @@ ShoalError
 │   ├── OutOfSequence
 │   ├── Corrupt
 │   └── StorageFull
-├── AuthError             who are you, or may you                          exit 5
+├── AuthError             not signed in, or not permitted                  exit 5
 │   ├── NotSignedIn
 │   ├── KeyExpired
 │   ├── Forbidden
 │   └── TooManyTries
 ├── Unreachable           the server did not answer                        exit 6
+│   ├── Busy              its database is locked or slow; nothing was done
 │   └── StorageFailing    its disk or database does not work now
 ├── TimedOut              it did not finish in time                        exit 7
 ├── JobFailed             the job itself failed                            exit 1
-└── Internal              a bug on our side                                exit 70
+└── Internal              a bug in Shoal                                   exit 70
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ShoalError(Exception):
     def __init__(self, message: str | None = None, *, hint: str | None = None, details: dict[str, Any] | None = None):
         self.message = message or (type(self).__doc__ or "").strip()
         self.hint = hint
-        """The next thing to do, best a command to run."""
+        """The next thing to do, if possible a command."""
         self.details = details or {}
         super().__init__(self.message)
         if hint:
@@ -107,37 +108,37 @@ class MissingExtra(UsageError):
 
 
 class NotFound(ShoalError):
-    """There is no such thing here."""
+    """The requested object was not found."""
 
     code, http_status, exit_code = "not_found", 404, 3
 
 
 class Refused(ShoalError):
-    """That is not possible."""
+    """This is not possible."""
 
     code, http_status, exit_code = "refused", 409, 4
 
 
 class NameTaken(Refused):
-    """That name is taken."""
+    """This name is already in use."""
 
     code = "name_taken"
 
 
 class CanNeverRun(Refused):
-    """No machine here could ever run this."""
+    """No machine of this server can run this job."""
 
     code, http_status = "can_never_run", 422
 
 
 class DeviceMissing(Refused):
-    """The worker has an accelerator's slot, but its torch cannot use the accelerator. Submit with --allow-cpu to train on the CPU."""
+    """The worker runs on an accelerator's slot, but torch cannot use it. Submit with --allow-cpu to train on the CPU."""
 
     code = "device_missing"
 
 
 class NotAllowedNow(Refused):
-    """That cannot be done in the present state."""
+    """This is not possible in the present state."""
 
     code = "not_allowed_now"
 
@@ -149,13 +150,13 @@ class Fenced(Refused):
 
 
 class WrongInstance(Refused):
-    """This is another server than the one that was meant: its address was taken over, or its data directory is a copy."""
+    """This is not the expected server: another server has its address now, or its data directory is a copy."""
 
     code, http_status = "wrong_instance", 421
 
 
 class OutOfSequence(Refused):
-    """A batch arrived that does not follow the last one; send again from the sequence number given."""
+    """The batch does not follow the last one; send again from the given sequence number."""
 
     code = "out_of_sequence"
 
@@ -208,14 +209,20 @@ class Unreachable(ShoalError):
     code, http_status, exit_code = "unreachable", 503, 6
 
 
+class Busy(Unreachable):
+    """The database is busy. Nothing was done; try again shortly."""
+
+    code = "busy"
+
+
 class StorageFailing(Unreachable):
-    """The server cannot read or write its disk now. Try again; `shoal server log` says more."""
+    """The server cannot read or write its disk now. Try again; see `shoal server log` for the cause."""
 
     code = "storage_failing"
 
 
 class TimedOut(ShoalError):
-    """It did not finish in time."""
+    """The operation did not finish in time."""
 
     code, http_status, exit_code = "timed_out", 504, 7
 
@@ -233,7 +240,7 @@ class Internal(ShoalError):
 
 
 def from_wire(body: dict[str, Any], http_status: int) -> ShoalError:
-    """The exception a wire error stands for; unknown codes become the nearest class by HTTP status."""
+    """Return the exception for an error of the API. Unknown codes become the first class with the same HTTP status."""
     error = body.get("error") or {}
     cls = BY_CODE.get(error.get("code", "")) or next(
         (c for c in BY_CODE.values() if c.http_status == http_status), Internal
@@ -248,3 +255,4 @@ def _tree(cls: type[ShoalError]) -> Iterator[type[ShoalError]]:
 
 
 BY_CODE: dict[str, type[ShoalError]] = {c.code: c for c in _tree(ShoalError)}
+"""Error code → class."""

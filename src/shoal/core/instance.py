@@ -1,20 +1,20 @@
-"""Identity of a data directory as it stands on its disk, so that a copy is never taken for the original.
+"""Identity of a data directory on its disk, so that a copy is never mistaken for the original.
 
-`server/instance.json` holds an id and what it was given for: device and inode of `server/`, its path, and the host. A renamed
-directory has the same inode; one restored in place, or on a file system that numbers anew, the same path on the same host:
-both keep the id. Any other is a copy (cp, rsync, a backup restored elsewhere, a file system snapshot): the first server that
-starts on it gives it an id of its own, and until then no running server belongs to it.
+`server/instance.json` holds an id and what it was issued for: the device and inode of `server/`, its path, and the host. A
+renamed directory has the same inode. One that was restored in place, or is on a file system that assigns new inode numbers, has
+the same path on the same host. Both keep the id. Any other directory is a copy (cp, rsync, a backup restored elsewhere, a file
+system snapshot): the first server that starts on it gives it a new id, and until then no running server belongs to it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.core import system
 from shoal.core.ids import new_id
 from shoal.core.private import write_private
 from shoal.core.settings import Layout
@@ -22,15 +22,17 @@ from shoal.core.settings import Layout
 
 @dataclass(frozen=True, slots=True)
 class Instance:
+    """Identity of a data directory."""
+
     id: str
     copy_of: str | None = None
-    """The id of the original, from the first start on a copy until `settle`."""
+    """Id of the original, from the first start on a copy until `mark_copy_handled`; otherwise None."""
 
 
 def claim(layout: Layout, *, take_over: bool = False) -> Instance:
-    """Return the identity of this data directory; a new or copied one gets its own. For the holder of the server lock.
+    """Return the identity of this data directory. A new or copied directory gets a new one. The caller holds the server lock.
 
-    `take_over`: a person says that the original is gone, so this directory takes its place, id included.
+    `take_over`: an admin states that the original is gone, so this directory takes its place and keeps its id.
     """
     found = _read(layout)
     known = _id(found)
@@ -43,26 +45,39 @@ def claim(layout: Layout, *, take_over: bool = False) -> Instance:
     return made
 
 
-def settle(layout: Layout, instance: Instance) -> None:
-    """Note that what a copy brought along of the original was dealt with; a crash before that leaves it to the next start."""
+def assign(layout: Layout, *, copy_of: str) -> Instance:
+    """Give a restored directory an identity of its own; its first start deals with what it brought along from the original."""
+    made = Instance(new_id("inst"), copy_of=copy_of)
+    _write(layout, made, {})
+    return made
+
+
+def mark_copy_handled(layout: Layout, instance: Instance) -> None:
+    """Record that everything a copy brought along from the original has been dealt with.
+
+    A crash before this leaves it to the next start.
+    """
     _write(layout, Instance(instance.id), _read(layout))
 
 
 def instance_id(layout: Layout) -> str | None:
-    """Return the id this data directory has; None before its first start, also where it is a copy not yet started."""
+    """Return the id of this data directory; None before its first start, and for a copy that was not started yet."""
     found = _read(layout)
     return _id(found) if _is_same(found, layout.server_dir) else None
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a process holds the lock file. The kernel ties the lock to the file, so that of a copy is free."""
+    """Return whether a process holds the lock file.
+
+    The kernel ties a lock to the file itself, so the file of a copy is not locked.
+    """
     try:
-        # Readable: NFS gives a shared lock only to those who may read.
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        # Open for reading: NFS grants a shared lock only on a readable descriptor.
+        fd = os.open(lock, os.O_RDONLY | system.CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        system.flock(fd, system.LOCK_SH | system.LOCK_NB)
         return False
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""Public names of a package that load when they are first used, so that importing the package costs nothing."""
+"""Public names of a package that are loaded on first use, so that importing the package is fast."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of the package. `homes`: public name → its module; `.module` is one of the package.
+    """Return `__getattr__` and `__dir__` for a package.
 
-    A name that is its module's own stands for the module.
+    `homes` maps each public name to its module; `.module` is a module of the package. A name that equals the name of its module
+    stands for the module itself.
     """
 
     def load(name: str) -> object:

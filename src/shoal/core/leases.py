@@ -1,4 +1,4 @@
-"""Leases on the wire: a share of a machine, rented to a person by SSH for a time."""
+"""Leases on the wire: a share of a machine, rented to a person over SSH for a limited time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
 
+from shoal.core.device_requirements import DeviceRequirements
 from shoal.core.jobs import Device
 from shoal.core.names import check_name
 from shoal.core.schema import Schema, Utc, View
@@ -19,7 +20,7 @@ from shoal.core.schema import Schema, Utc, View
 MAX_TIME = timedelta(days=7)
 MIN_TIME, DEFAULT_TIME = timedelta(seconds=10), timedelta(hours=8)
 MAX_LEASE_NAME = 48
-"""Shorter than other names: its login and its job are called after it."""
+"""Longest name of a lease. Shorter than other names, because its login and its job are named after it."""
 _KEY_TYPE = re.compile(r"(?:sk-)?(?:ssh-|ecdsa-)[a-z0-9@.-]+")
 _WEAK = ("ssh-dss",)
 
@@ -28,16 +29,16 @@ LeaseSeconds = Annotated[int, Field(ge=int(MIN_TIME.total_seconds()), le=int(MAX
 
 class LeaseStatus(StrEnum):
     WAITING = "waiting"
-    """In the queue, for a slot."""
+    """Waiting in the queue for slots."""
     STARTING = "starting"
     RUNNING = "running"
     OFFLINE = "offline"
-    """Its machine or its agent was lost. It can be restarted, as long as it has time left."""
+    """Its machine or agent was lost. It can be restarted while it has time left."""
     ENDED = "ended"
 
 
 def public_key(line: str) -> str:
-    """A public key as `TYPE BASE64`, without its comment; ValueError if it is none, or a weak one."""
+    """Return a public key as `TYPE BASE64` without its comment; raise ValueError if it is invalid or of a weak type."""
     words = line.split()
     kind = words[0] if words else ""
     if len(words) < 2 or not _KEY_TYPE.fullmatch(kind):
@@ -50,73 +51,79 @@ def public_key(line: str) -> str:
     if inner != kind:
         raise ValueError(f"the {kind} key is damaged")
     if kind in _WEAK or "cert" in kind:
-        raise ValueError(f"a key of type {kind} does not open a lease; make another: ssh-keygen -t ed25519")
+        raise ValueError(f"keys of type {kind} are not accepted; create another: ssh-keygen -t ed25519")
     return f"{kind} {words[1]}"
 
 
 PublicKey = Annotated[str, Field(max_length=16_384), AfterValidator(public_key)]
 
 
-class LeaseAsk(Schema):
-    """What a person wants to rent."""
+class LeaseRequest(DeviceRequirements):
+    """A request to rent a share of a machine."""
 
     name: str | None = None
-    """One is made up if none is given."""
+    """Name of the lease; None: a name is generated."""
     accels: int = Field(default=1, ge=1, le=1_024)
     device: Device = "auto"
     """Kind of slots, as for a job."""
     time_s: LeaseSeconds = int(DEFAULT_TIME.total_seconds())
-    """Counted from when it can be used, not from when it is asked for."""
+    """Duration in seconds, counted from the moment the lease can be used."""
     datasets: list[str] = []
     source_id: str | None = None
-    """Code to be there."""
+    """Source (code) to provide on the machine."""
     ssh_keys: list[PublicKey] = Field(default=[], max_length=64)
     password: bool = False
-    """Make a password for it, where the server allows them."""
+    """Generate a password for the lease, if the server allows passwords."""
     priority: int = Field(default=0, ge=-100, le=100)
     prefer: list[str] = Field(default=[], max_length=1_000)
-    """Machines to have it on where they have room."""
+    """Machines to use if they have room."""
     restore: str | None = None
-    """A snapshot to begin with: its id, or the name of the lease it was taken from (the newest)."""
+    """Snapshot to start from: its id, or the name of the lease it was taken from (the newest)."""
 
     @field_validator("name")
     @classmethod
     def _name(cls, value: str | None) -> str | None:
         if value is not None and len(check_name(value, "lease name")) > MAX_LEASE_NAME:
-            raise ValueError(f"a lease's name has at most {MAX_LEASE_NAME} characters")
+            raise ValueError(f"the name of a lease has at most {MAX_LEASE_NAME} characters")
         return value
 
 
 class LeaseExtend(Schema):
+    """A request for more time."""
+
     time_s: LeaseSeconds
-    """To add. No more than seven days can be left."""
+    """Seconds to add. At most seven days can be left afterwards."""
 
 
 class LeaseView(View):
+    """A lease and how to connect to it."""
+
     id: str
     name: str
     status: LeaseStatus
     login: str
-    """The user name to give to ssh: the gateway finds the lease by it."""
+    """User name for ssh. The gateway finds the lease by it."""
     host: str
     port: int | None
-    """Of the gateway; None while there is none."""
+    """Port of the SSH gateway; None while the gateway does not run."""
     host_key: str
-    """The gateway's public key, the same for all leases and for ever."""
+    """Public key of the SSH gateway. It is the same for all leases and does not change."""
     own_host_key: str
-    """The lease's own, seen by `ssh -J` and on its machine's own port; new for every lease."""
+    """Public key of the lease's own SSH server, seen with `ssh -J` and on a direct connection. Each lease has a new one."""
     direct_host: str | None = None
     direct_port: int | None = None
-    """Where it is reached without the gateway, from wherever its machine can be; None if the server itself cannot."""
+    """Port for direct connections without the gateway, from networks that can reach the machine; None if the server itself
+    cannot reach it."""
     job: str
-    """Name of the job that holds its slots; its logs are the lease's."""
+    """Name of the job that holds the lease's slots; the job's logs are the logs of the lease."""
     accels: int
     machine: str | None
     sandbox: str | None
-    """How it is kept apart from everything else on its machine."""
+    """Sandbox level that isolates the lease from the rest of its machine, and the protections that are not available there."""
     waiting: str | None
+    """Reason why the lease waits for slots."""
     reason: str | None
-    """Why it is offline, or has ended."""
+    """Reason why the lease is offline or has ended."""
     created_by: str
     created_at: Utc
     started_at: Utc | None
@@ -127,12 +134,12 @@ class LeaseView(View):
 
     @property
     def command(self) -> str:
-        """What to paste into a terminal."""
+        """Return the ssh command to paste into a terminal."""
         return ssh_command(self.login, self.host, self.port)
 
 
 class LeaseEnding(View):
-    """A lease of one's own with little time left."""
+    """One of the user's leases that ends soon."""
 
     id: str
     name: str
@@ -143,17 +150,23 @@ class LeaseEnding(View):
 
 
 class LeaseCreated(LeaseView):
+    """A new lease."""
+
     password: str | None
-    """Shown once: only its hash is kept."""
+    """The generated password. It is shown only once; the server stores only its hash."""
 
 
-class CertificateAsk(Schema):
+class CertificateRequest(Schema):
+    """A request for a short-lived SSH certificate."""
+
     public_key: PublicKey
 
 
 class Certificate(View):
+    """A short-lived SSH certificate."""
+
     certificate: str
-    """One line, as in a file that ends with -cert.pub."""
+    """Certificate in one line, as in a file that ends with -cert.pub."""
     expires_at: Utc
 
 

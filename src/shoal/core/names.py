@@ -1,4 +1,4 @@
-"""What people may call things, and "did you mean" when they mistype."""
+"""Rules for names that people choose, and "did you mean" suggestions for mistyped ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 def check_name(name: str, what: str = "name") -> str:
+    """Return the name, or raise InvalidName if it does not follow the rules. `what` is the kind of name for the message."""
     if not _NAME.fullmatch(name):
         shown = name if len(name) <= 80 else name[:77] + "…"
         raise InvalidName(f"{shown!r} is not a usable {what}. {InvalidName.__doc__}")
@@ -21,6 +22,6 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` or nothing, to end an error message with."""
+    """Return ` Did you mean 'x'?` to append to an error message, or an empty string."""
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

@@ -12,6 +12,8 @@ from shoal.core.schema import Schema, Utc, View
 
 
 class Role(StrEnum):
+    """Role of a member in a workspace. Each role includes the rights of those before it."""
+
     VIEWER = "viewer"
     MEMBER = "member"
     OWNER = "owner"
@@ -21,11 +23,12 @@ class Role(StrEnum):
         return list(Role).index(self)
 
     def covers(self, needed: Role) -> bool:
+        """Return whether this role includes the rights of `needed`."""
         return self.rank >= needed.rank
 
 
 class Scope(StrEnum):
-    """What a key may do; a key's reach is its scopes and its owner's roles, whichever is less."""
+    """Rights of a key. A key can never do more than its owner's role allows."""
 
     READ = "read"
     """See jobs, logs, data and settings."""
@@ -36,11 +39,13 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = list(Scope)
+OWNER_EMAIL = "owner@localhost"
+"""Address of a private server's owner, who signs in with a key file; not a real one."""
 MAX_KEY_LIFE = timedelta(days=3650)
 
 
 def check_email(value: str) -> str:
-    """The address in the form it is stored in; ValueError if it is none."""
+    """Return the address in the form in which it is stored; raise ValueError if it is not an e-mail address."""
     value = value.strip()
     local, _, host = value.lower().partition("@")
     is_broken = not local or not host or " " in value or not value.isprintable()
@@ -50,13 +55,29 @@ def check_email(value: str) -> str:
 
 
 class SignUp(Schema):
+    """A new account."""
+
     email: str = Field(max_length=254)
     password: str = Field(min_length=10, max_length=1024)
     name: str = Field(default="", max_length=100)
     setup_code: str = Field(default="", max_length=100)
-    """For the first account of a shared server, which is its admin's: as `shoal server status` shows it on that machine."""
+    """Code for the first account of a shared server, which becomes its admin. `shoal server status` shows it on the server's
+    machine."""
     invitation: str = Field(default="", max_length=200)
-    """The code of an invitation to a workspace. It allows the sign-up and makes the account a member."""
+    """Code of an invitation to a workspace. It permits the sign-up and makes the new account a member."""
+
+    @field_validator("email")
+    @classmethod
+    def _email(cls, value: str) -> str:
+        return check_email(value)
+
+
+class OwnerAccount(Schema):
+    """E-mail address and password for the owner of a private server, who has signed in with the owner's key file so far."""
+
+    email: str = Field(max_length=254)
+    password: str = Field(min_length=10, max_length=1024)
+    name: str = Field(default="", max_length=100)
 
     @field_validator("email")
     @classmethod
@@ -75,15 +96,19 @@ class PasswordChange(Schema):
 
 
 class SessionView(View):
+    """A new session."""
+
     token: str
-    """Shown once. Send it as `Authorization: Bearer …`; browsers get it as a cookie."""
+    """Token of the session, shown only once. Send it as `Authorization: Bearer …`; browsers get it as a cookie."""
     user: UserView
     expires_at: Utc
     joined: WorkspaceView | None = None
-    """The workspace that an invitation has opened, if one was given."""
+    """Workspace that the account has joined through an invitation, if one was given."""
 
 
 class UserView(View):
+    """An account."""
+
     id: str
     email: str
     name: str
@@ -92,29 +117,33 @@ class UserView(View):
 
 
 class ProfileChange(Schema):
+    """A new name to be shown for the account."""
+
     name: str = Field(max_length=100)
 
     @field_validator("name")
     @classmethod
     def _printable(cls, value: str) -> str:
         if not value.isprintable():
-            raise ValueError("a name cannot hold control characters")
+            raise ValueError("a name cannot contain control characters")
         return value.strip()
 
 
 class OpenSession(View):
-    """A session of one's own, wherever it is."""
+    """One of the user's own sessions."""
 
     id: str
     program: str
-    """What it was started with, such as 'Firefox on Linux'."""
+    """Program that started the session, such as 'Firefox on Linux'."""
     created_at: Utc
     expires_at: Utc
     current: bool
-    """The one that asks."""
+    """True for the session that made this request."""
 
 
 class KeyCreate(Schema):
+    """A new API key."""
+
     name: str
     scopes: list[Scope] = Field(default_factory=lambda: list(ALL_SCOPES), min_length=1)
     expires_in_s: int | None = Field(default=None, ge=1, le=int(MAX_KEY_LIFE.total_seconds()))
@@ -126,11 +155,13 @@ class KeyCreate(Schema):
 
 
 class KeyView(View):
+    """An API key, without its secret part."""
+
     id: str
     name: str
     scopes: list[Scope]
     hint: str
-    """The last characters, to tell keys apart."""
+    """Last characters of the key, to tell keys apart."""
     created_at: Utc
     expires_at: Utc | None
     last_used_at: Utc | None
@@ -139,7 +170,7 @@ class KeyView(View):
 
 class KeyCreated(KeyView):
     key: str
-    """The key itself: shown this once, stored only as a hash."""
+    """The key itself. It is shown only once; the server stores only its hash."""
 
 
 class WorkspaceCreate(Schema):
@@ -152,20 +183,22 @@ class WorkspaceCreate(Schema):
 
 
 class WorkspaceRename(WorkspaceCreate):
-    """The name it is to have from now on."""
+    """The new name of a workspace."""
 
 
 class WorkspaceView(View):
     id: str
     name: str
     role: Role
-    """Yours."""
+    """Role of the current user."""
     jobs: int
     datasets: int
     created_at: Utc
 
 
 class MemberSet(Schema):
+    """A member to add, or the new role of one."""
+
     email: str
     role: Role
 
@@ -178,10 +211,10 @@ class MemberView(View):
 
 
 class WorkspaceInvite(Schema):
-    """An invitation to make: one person joins by it, with a new account or one they have."""
+    """A new invitation. One person can use it, with a new or an existing account."""
 
     email: str = Field(default="", max_length=254)
-    """Only an account with this address can use it; empty for anyone who has the link."""
+    """Only an account with this address can use the invitation; empty: anyone who has the link."""
     role: Role = Role.MEMBER
     expires_in_s: int = Field(default=7 * 86_400, ge=60, le=30 * 86_400)
 
@@ -192,10 +225,12 @@ class WorkspaceInvite(Schema):
 
 
 class WorkspaceInvitationView(View):
+    """An invitation to a workspace."""
+
     id: str
     workspace: str
     email: str
-    """Whose it is; empty for anyone who has the link."""
+    """Address of the account that can use the invitation; empty: anyone who has the link."""
     role: Role
     created_by: str
     created_at: Utc
@@ -204,21 +239,27 @@ class WorkspaceInvitationView(View):
     used_at: Utc | None = None
     revoked_at: Utc | None = None
     is_open: bool
-    """Nobody has used it yet, and it was neither revoked nor has it expired."""
+    """True if it was not used or revoked and has not expired."""
 
 
 class WorkspaceInvitationCreated(WorkspaceInvitationView):
+    """A new invitation with its code."""
+
     code: str
-    """Shown this once, stored only as a hash."""
+    """Code of the invitation. It is shown only once; the server stores only its hash."""
     path: str
-    """The page to join on, on this server."""
+    """Path of the page to join on, on this server."""
 
 
 class InvitationCode(Schema):
+    """Code of an invitation to accept."""
+
     code: str = Field(min_length=1, max_length=200)
 
 
 class SecretSet(Schema):
+    """A secret to create or replace."""
+
     name: str
     value: str = Field(min_length=1, max_length=65_536)
 
@@ -229,17 +270,17 @@ class SecretSet(Schema):
 
 
 class SecretView(View):
-    """Values are write-only: they reach jobs, and nobody else."""
+    """A secret without its value: values are write-only and are passed to jobs only."""
 
     name: str
     created_at: Utc
     updated_at: Utc
     readable: bool = True
-    """False for one that was encrypted with a secret.key the server has no more: set it again."""
+    """False if it was encrypted with a secret.key that the server no longer has: set it again."""
 
 
 class RegistryConnect(Schema):
-    """A git host and the token that opens its private repositories."""
+    """A git host and a token with access to its private repositories."""
 
     host: str = Field(default="github.com", pattern=r"^[A-Za-z0-9.-]+(:\d+)?$")
     token: str = Field(min_length=1, max_length=4096)
@@ -247,14 +288,14 @@ class RegistryConnect(Schema):
 
 
 class RegistryView(View):
-    """A connected host. Its token is write-only."""
+    """A connected git host. Its token is write-only."""
 
     host: str
     username: str
 
 
 class GitSourceAdd(Schema):
-    """A named repository, for `training run --source-name`."""
+    """A named git repository, for `training run --source-name`."""
 
     name: str
     url: str = Field(max_length=2048)
@@ -274,7 +315,7 @@ class GitSourceView(View):
 
 
 class GitFetch(Schema):
-    """Ask the server to fetch a repository at a revision and keep it as a source."""
+    """A request to the server to fetch a git repository at a revision and store it as a source."""
 
     url: str | None = Field(default=None, max_length=2048)
     source_name: str | None = None

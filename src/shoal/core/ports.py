@@ -1,4 +1,4 @@
-"""Ports for processes that are started soon."""
+"""Free ports for processes that are about to start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import socket
 
 _PORTS = (20000, 32700)
-"""Below the range the kernel hands out by itself, so that no outgoing connection takes the port meanwhile."""
+"""Range below the kernel's ephemeral ports, so that no outgoing connection takes the port in the meantime."""
 
 
 def free_port() -> int:
-    """Return a port that can be bound now, at random: processes that ask at the same time must not all find the same."""
+    """Return a random port that can be bound now. Random, so that processes asking at the same time get different ports."""
     low, high = _PORTS
     while True:
         port = low + int.from_bytes(os.urandom(4), "big") % (high - low)

@@ -1,4 +1,4 @@
-"""Preflights on the wire: a few true steps of a job, made before it is submitted, and what was found in them."""
+"""Preflights on the wire: a few real steps of a job, run before it is submitted, and their findings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shoal.core.schema import View
 from shoal.core.states import JobState
 
 VARIABLE = "SHOAL_PREFLIGHT"
-"""In the environment of a job it says that this one is a preflight, and for what size."""
+"""Environment variable that marks a job as a preflight and says for which size."""
 PATIENCE_S = {JobState.QUEUED: 60.0, JobState.STARTING: 120.0, JobState.RUNNING: 120.0}
-"""How long a job that nobody asked to try waits for a slot for that, and for its end."""
+"""Seconds to wait in each state for a preflight that the user did not request; then the job is submitted without it."""
 
 
 class PreflightFinding(View):
-    """One thing that was seen to go wrong, or that surely will."""
+    """One problem that was observed or is certain to happen."""
 
     rule: str
     severity: Severity
@@ -23,58 +23,61 @@ class PreflightFinding(View):
     why: str
     fix: str
     path: str | None = None
-    """Of the line of the script's own code, relative to the source's root; None where no line is to blame."""
+    """File of the script's own code, relative to the root of the source; None if no line is to blame."""
     line: int | None = None
 
 
 class PreflightFacts(View):
-    """What was measured on one worker. Sizes are bytes; None where it was not reached."""
+    """Measurements of one worker. Sizes are in bytes; None if that phase was not reached."""
 
     torch: str | None = None
     parameters: int | None = None
-    """Numbers that are trained."""
+    """Number of trained parameters."""
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     peak_bytes: int | None = None
-    """Of one worker, at the batch size that was asked for."""
+    """Peak memory of one worker at the requested batch size."""
     memory_needed: int | None = None
-    """At the size that was asked for: of all workers of a node, or of one GPU."""
+    """Memory needed at the requested size: of all workers of a node, or of one GPU."""
     limit_bytes: int | None = None
-    """What there is of it."""
+    """Memory that is available for it."""
     on: str | None = None
-    """Whose memory: the machine's, or a GPU's."""
+    """Kind of memory: the machine's or a GPU's."""
     checkpoint_bytes: int | None = None
     disk_needed: int | None = None
     disk_free: int | None = None
     step_s: float | None = None
-    """The median of those after the first."""
+    """Median duration of the steps after the first, in seconds."""
     first_step_s: float | None = None
-    """From the start of the script to the end of its first step."""
+    """Seconds from the start of the script to the end of its first step."""
     batches_per_epoch: int | None = None
     batches_per_step: int | None = None
     total_steps: int | None = None
-    """What the whole job would make on one worker, as far as its arguments tell."""
+    """Steps the whole job would make on one worker, as far as its arguments say."""
     troubles: list[str] = []
-    """What could not be looked at."""
+    """Checks that could not be made."""
 
 
 class PreflightReport(View):
+    """Findings and measurements of a preflight."""
+
     complete: bool = False
-    """False where the script ended before all was said."""
+    """False if the script ended before the preflight was finished."""
     phases: list[str] = []
-    """What was reached: import, arguments, data, forward, backward, step, evaluation, save, load."""
+    """Phases that were reached: import, arguments, data, forward, backward, step, evaluation, save, load."""
     steps: int = 0
     facts: PreflightFacts = Field(default_factory=PreflightFacts)
     findings: list[PreflightFinding] = Field(default=[], max_length=100)
 
     @property
     def passed(self) -> bool:
+        """Return whether there is no finding of severity error."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
 
 class PreflightView(View):
-    """A preflight that waits, runs or is over."""
+    """A preflight that is waiting, running or finished."""
 
     id: str
     name: str
@@ -82,12 +85,12 @@ class PreflightView(View):
     waiting: str | None = None
     reason: str | None = None
     report: PreflightReport | None = None
-    """None until it is over."""
+    """Its report; None until it has finished."""
     passed: bool | None = None
 
 
 class PreflightAdvice(View):
-    """Whether a job should have one before it is submitted."""
+    """Recommendation whether to run a preflight before a job is submitted."""
 
     wanted: bool
     why: str

@@ -1,4 +1,4 @@
-"""Files and folders for their owner only: keys, tokens, launches, and the data directory they are in."""
+"""Files and folders that only their owner can read: keys, tokens, launch files, and the data directory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from shoal.core.durable import sync
+from shoal.core import system
+from shoal.core.durable import flush, sync
 
 
 def close_folder(folder: Path) -> None:
-    """Take the permissions of all others from a folder of ours, also from one that was made by an older version.
+    """Remove all other users' permissions from a folder of ours, even if an older version created it.
 
-    With the setgid bit its group keeps access: that is how a group shares a folder on purpose. Folders that are not ours,
-    that everybody may write to (/tmp) or that stand at the top of the file system (/srv) are left as they are.
+    If the setgid bit is set, the group keeps its access: that is how a group shares a folder on purpose. Folders of other
+    users, folders that everyone may write to (/tmp) and folders at the top of the file system (/srv) are left unchanged.
     """
     with suppress(OSError):
         real = folder.resolve(strict=True)
         found = real.stat()
         mode = stat.S_IMODE(found.st_mode)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & stat.S_ISVTX or len(real.parts) < 3:
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != system.user_id()
+            or mode & stat.S_ISVTX
+            or len(real.parts) < 3
+        ):
             return
         closed = mode & (0o7770 if mode & stat.S_ISGID else 0o7700)
         if closed != mode:
@@ -29,7 +35,7 @@ def close_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:
-    """Whole or not at all. `durable`: it also outlives a power cut, which takes a wait for the disk."""
+    """Write a file with mode 0600 atomically. `durable`: also wait until it is on the disk and survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with suppress(FileNotFoundError):
@@ -40,7 +46,7 @@ def write_private(path: Path, text: str, *, durable: bool = False) -> None:
             file.write(text)
             file.flush()
             if durable:
-                os.fsync(file.fileno())
+                flush(file.fileno())
         aside.replace(path)
     finally:
         with suppress(FileNotFoundError):

@@ -1,39 +1,47 @@
-"""The queue on the wire: its order, why a job waits and what would start it, and what each workspace may use."""
+"""The queue on the wire: its order, why a job waits and what would start it, and the limits of each workspace."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from shoal.core.device_requirements import DeviceRequirements, check_machines
+from shoal.core.gpu_models import check_model
 from shoal.core.jobs import MAX_TIME_LIMIT, Device
 from shoal.core.schema import Schema, Utc, View
 
 
 class QuotaView(View):
+    """Quota and present use of a workspace."""
+
     workspace_id: str
     workspace: str
     owner: str
-    """E-mail of its first owner."""
+    """E-mail address of its first owner."""
     slots: int | None
-    """What its jobs may hold at once; None for as many as there are."""
+    """Largest number of slots its jobs may hold at once; None for no limit."""
+    models: dict[str, int] = {}
+    """Model of GPU → largest number of slots of it that its jobs may hold at once."""
     weight: float
     in_use: int
     queued: int
-    """Jobs that wait."""
+    """Number of waiting jobs."""
 
 
 class QuotaSet(Schema):
-    """What is not given stays."""
+    """Changes to a quota. Omitted fields are left unchanged."""
 
     slots: int | None = Field(default=None, ge=0, le=1_000_000)
     unlimited: bool = False
-    """Take the quota away."""
+    """Remove the limit on slots."""
+    models: dict[Annotated[str, AfterValidator(check_model)], Annotated[int, Field(ge=0, le=1_000_000)] | None] = {}
+    """Model of GPU, such as H100 → largest number of slots of it, or null to remove that limit."""
     weight: float | None = Field(default=None, gt=0, le=1_000)
 
 
 class JobChange(Schema):
-    """What to change of a job that waits. What is not given stays; a length of 0 takes it away."""
+    """Changes to a waiting job. Omitted fields are left unchanged; a duration of 0 removes it."""
 
     priority: int | None = Field(default=None, ge=-100, le=100)
     min_nodes: int | None = Field(default=None, ge=1, le=10_000)
@@ -48,20 +56,20 @@ class JobChange(Schema):
 
 
 class Suggestion(View):
-    """The cheapest change that would start a waiting job now; it was tried on the queue as it is."""
+    """The smallest change that would start a waiting job now. It was tested on the present queue."""
 
     what: str
-    """In words."""
+    """Description of the change."""
     command: str
-    """To type."""
+    """Command that makes the change."""
     change: JobChange | None = None
-    """To send; None where it is not the job that must change."""
+    """Request body that makes the change; None if something other than the job must change."""
     preempts: list[str] = []
-    """Jobs that would make way for it, as far as you may know their names."""
+    """Jobs that would be preempted for it, as far as you may see their names."""
 
 
 class WhyView(View):
-    """Why a job waits, in one reason, with its evidence."""
+    """The one reason why a job waits, with evidence."""
 
     job: str
     status: str
@@ -69,16 +77,17 @@ class WhyView(View):
     text: str
     evidence: list[str]
     place: int | None = None
-    """In the queue, counted from 1."""
+    """Position in the queue, counted from 1."""
     starts_at: Utc | None = None
-    """When it will likely start; None if nothing can be said."""
+    """Estimated start; None if no estimate is possible."""
     sure: bool = False
-    """Whether that rests on known lengths only: limits, expectations, progress, earlier jobs with the same script."""
+    """True if the estimate uses only known durations: time limits, expected run times, progress, and earlier jobs with the same
+    script."""
     suggestion: Suggestion | None = None
 
 
 class QueueRow(View):
-    """A job in the queue. Of other people's workspaces one sees only that something is there."""
+    """A job in the queue. Jobs of workspaces you are not a member of have no names."""
 
     place: int
     job_id: str | None
@@ -89,14 +98,14 @@ class QueueRow(View):
     max_nodes: int
     accels: int
     device: str = "auto"
-    """Kind of slots it asks for."""
+    """Kind of slots it requests."""
     since: Utc
     waits: str
     starts_at: Utc | None = None
 
 
 class QueueShare(View):
-    """One of your workspaces against the others."""
+    """Share of one of your workspaces compared with the others."""
 
     workspace: str
     slots: int | None
@@ -104,22 +113,25 @@ class QueueShare(View):
     weight: float
     in_use: int
     used_slot_hours: float
-    """Of late: older use counts less."""
+    """Recent use in slot-hours; older use counts less."""
 
 
 class QueueView(View):
+    """The queue and the present use of the pool."""
+
     slots_total: int
     slots_free: int
     running: int
-    """Jobs."""
+    """Number of running jobs."""
     queued: int
+    """Number of waiting jobs."""
     rows: list[QueueRow]
-    """The first of them, in the order they will be looked at."""
+    """First jobs of the queue, in the order in which the scheduler considers them."""
     shares: list[QueueShare]
 
 
-class JobWish(Schema):
-    """A job one has not submitted: when would it start?"""
+class StartEstimateRequest(DeviceRequirements):
+    """A job that is not submitted, to find out when it would start."""
 
     min_nodes: int = Field(default=1, ge=1, le=10_000)
     max_nodes: int = Field(default=1, ge=1, le=10_000)
@@ -133,21 +145,24 @@ class JobWish(Schema):
     prefer: list[str] = Field(default=[], max_length=1_000)
 
     @model_validator(mode="after")
-    def _node_range(self) -> JobWish:
+    def _node_range(self) -> StartEstimateRequest:
         if self.max_nodes < self.min_nodes:
-            raise ValueError(f"--nodes {self.min_nodes}:{self.max_nodes} has its largest before its smallest")
+            raise ValueError(
+                f"--nodes {self.min_nodes}:{self.max_nodes} is not a range: the first number must not be larger than the second"
+            )
+        check_machines(self.exclude, self.prefer)
         return self
 
 
-class WishView(View):
-    """What would become of a job if it were submitted now."""
+class StartEstimateView(View):
+    """Expected result if the job were submitted now."""
 
     starts_now: bool
     starts_at: Utc | None
     sure: bool
     place: int | None
-    """In the queue, if it would have to wait."""
+    """Position in the queue, if it would have to wait."""
     text: str
     preempts: list[str] = []
     delays: int = 0
-    """Jobs that would start later than without it."""
+    """Number of jobs that would start later than without it."""

@@ -1,4 +1,4 @@
-"""Snapshots on the wire: what was on a lease's volume when it ended, to be put back on any machine."""
+"""Snapshots on the wire: the saved content of a lease's volume, which can be restored on any machine."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from shoal.core.artifacts import Manifest
 from shoal.core.schema import Schema, Utc, View
 
 RESTORE = "/snapshot"
-"""Where an agent finds one that it is to put back, among what its job mounts."""
+"""Path among the mounts of a lease's job at which its agent finds the snapshot to restore."""
 
 
 class SnapshotCommit(Schema):
+    """An agent's snapshot of a lease's volume."""
+
     manifest: Manifest
-    """tree.json and the files it speaks of: see shoal.agent.snapshot."""
+    """Manifest of tree.json and the files it refers to: see shoal.agent.lease.snapshot."""
     skipped: list[str] = Field(default=[], max_length=100)
-    """What could not be taken along, a line each."""
+    """Files that could not be saved, one line each."""
 
 
 class SnapshotView(View):
+    """A snapshot of a lease's volume."""
+
     id: str
     lease: str
     """Name of the lease it was taken from."""
     machine: str | None
     tree_hash: str
-    """Equal for equal trees: contents, names, links, modes and times."""
+    """Hash of the tree, equal for trees with equal contents, names, links, modes and times."""
     size: int
     files: int
     skipped: list[str]
+    """Files that could not be saved, one line each."""
     created_by: str
     created_at: Utc
     expires_at: Utc
-    """Kept until then."""
+    """Time until which it is kept."""
 
 
 class SnapshotCommitted(View):
+    """The answer to a commit: missing chunks, or the snapshot."""
+
     missing: list[str] = []
+    """Chunks the server does not have yet. While this list is not empty, nothing is committed: upload them and commit again."""
     snapshot: SnapshotView | None = None

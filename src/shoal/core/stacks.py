@@ -1,4 +1,4 @@
-"""Where the workers of a job are at one moment, on the wire: what agents tell of each rank, and what people are shown."""
+"""Stacks of a job's workers at one moment, on the wire: reports of agents for each rank, and the summary shown to people."""
 
 from __future__ import annotations
 
@@ -13,53 +13,59 @@ Frame = Annotated[str, Field(max_length=500)]
 
 
 class RankStack(Schema):
-    """One worker's main thread."""
+    """Stack of one worker's main thread."""
 
     rank: int = Field(ge=0)
     inside: str = Field(default="", max_length=200)
-    """The function it is in: its own, or the one of a library that its own code has called."""
+    """Function the worker is in: one of its own code, or the library function that its own code has called."""
     at: str = Field(default="", max_length=500)
-    """The line of its own code, such as train.py:41."""
+    """Line of its own code, such as train.py:41."""
     waits: bool = False
-    """`inside` is a library's, and `at` the line that called it."""
+    """True if `inside` is a library function and `at` the line that called it."""
     note: str = Field(default="", max_length=500)
-    """What is known of it where there is no Python stack."""
+    """Information about the worker if it has no Python stack."""
     frames: list[Frame] = Field(default=[], max_length=MOST_FRAMES)
-    """Innermost first."""
+    """Frames of the stack, innermost first."""
     stopped: bool = False
-    """Stopped by a signal, or frozen by its control group: it cannot go on by itself. Not one that a debugger holds."""
+    """True if the worker is stopped by a signal or frozen by its control group and cannot continue by itself. False if a
+    debugger holds it."""
     cpu_s: float | None = Field(default=None, ge=0)
-    """CPU seconds used so far by its process and all below it; None where that is not known."""
+    """CPU seconds used so far by the process and its descendants; None if unknown."""
     moved: int | None = Field(default=None, ge=0)
-    """Bytes these have read and written so far."""
+    """Bytes read and written so far by the process and its descendants."""
 
 
 class StacksReport(Schema):
-    """What an agent found of the ranks of its node."""
+    """An agent's report of the ranks of its node."""
 
     order: str = Field(max_length=64)
+    """Id of the request this answers."""
     ranks: list[RankStack] = Field(max_length=1_024)
 
 
 class StackGroup(View):
-    """Ranks that are at the same place."""
+    """Ranks that are at the same place in the code."""
 
     ranks: list[int]
     where: str
     frames: list[str]
-    """Of the first of them, innermost first."""
+    """Frames of the group's first rank, innermost first."""
 
 
 class StacksView(View):
+    """Stacks of all ranks of a job."""
+
     order: str
-    """Which request this answers."""
+    """Id of the request this answers."""
     at: Utc
     attempt: int
     text: str
     groups: list[StackGroup]
     complete: bool
-    """Every node has answered."""
+    """True if every node has answered."""
 
 
-class StacksAsked(View):
+class StacksRequested(View):
+    """A request for stacks that was sent to the agents."""
+
     order: str

@@ -1,8 +1,9 @@
-"""The random start of copies of a job that are compared with each other (verify-resume, drills): SHOAL_START_SEED.
+"""Random seed of job copies that are compared with each other (verify-resume, drills): SHOAL_START_SEED.
 
-A script that sets no seed starts differently each time, so two copies of it would differ without any fault. Where the variable
-is set, Python's, numpy's and torch's generators begin at a number that depends on the rank and the attempt alone; seeds that the
-script sets itself come later, and win. Standard library only: workers read this before their script begins.
+A script that sets no seed starts differently each time, so two copies of it would differ without any fault. If the variable is
+set, the random generators of Python, numpy and torch start from a number that depends only on the rank and the attempt. Seeds
+that the script sets itself are set later and take precedence. Standard library only: workers read this before their script
+begins.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ _EVERY_ATTEMPT = "every-attempt"
 
 
 def new(*, every_attempt: bool = False, like: str | None = None) -> str:
-    """Return a value of the variable, with the number of `like` if that is given.
+    """Return a value for the variable, with the number of `like` if that is given.
 
-    every_attempt   a restarted worker gets the start of the first attempt again; otherwise another one, as without the variable
+    every_attempt   a restarted worker gets the same seed as in the first attempt; otherwise a different one, as without the
+                    variable
     """
     import secrets
 

@@ -1,4 +1,4 @@
-"""The states a job, an attempt and a node go through, and which moves are legal."""
+"""States of a job, an attempt and a node, and the allowed transitions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
+    """State of a job."""
+
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
@@ -18,6 +20,7 @@ class JobState(StrEnum):
         return self in _TERMINAL
 
     def may_become(self, other: JobState) -> bool:
+        """Return whether a job may change from this state to `other`."""
         return other in _JOB_MOVES[self]
 
 
@@ -35,13 +38,15 @@ _JOB_MOVES: dict[JobState, frozenset[JobState]] = {
 
 
 class AttemptState(StrEnum):
+    """State of an attempt."""
+
     STARTING = "starting"
     RUNNING = "running"
     ENDED = "ended"
 
 
 class NodeState(StrEnum):
-    """What an agent says of its node; `LOST` is the server's own verdict when it hears nothing."""
+    """State of a node, as reported by its agent. `LOST` is set by the server when heartbeats stop."""
 
     PENDING = "pending"
     PREPARING = "preparing"

@@ -1,4 +1,4 @@
-"""Swarms on the wire: what people see of them, and what passes between the server and a machine that joins."""
+"""Swarms on the wire: what people see of them, and messages between the server and a joining machine."""
 
 from __future__ import annotations
 
@@ -14,53 +14,73 @@ from shoal.core.swarm import SwarmSpec, SwarmTerms
 
 INVITATION_HEADER = "X-Shoal-Invitation"
 MAX_LIFE_S = 365 * 86_400
-KeeperState = Literal["off", "starting", "ready", "restarting"]
+CoordinatorState = Literal["off", "starting", "ready", "restarting"]
 _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class SwarmState(StrEnum):
+    """State of a swarm."""
+
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class PeerState(StrEnum):
+    """State of a peer."""
+
     JOINING = "joining"
-    """It fetches code and data, or the swarm's state."""
+    """Fetching the code and data, or the swarm's state."""
     TRAINING = "training"
     LEFT = "left"
     LOST = "lost"
-    """Nothing has been heard of it for a while; it may come back."""
+    """No heartbeat for a while; the peer may come back."""
     KICKED = "kicked"
 
 
+class PeerMark(View):
+    """Reports of one round that a peer's update was an outlier, by most of the peers that judged it."""
+
+    round: int = Field(ge=0)
+    by: list[str] = Field(default=[], max_length=1000)
+    """Ids of the peers that reported it."""
+    of: int = Field(default=0, ge=0)
+    """Number of peers that judged it."""
+
+
 class PeerView(View):
+    """A peer of a swarm."""
+
     id: str
     name: str
     state: PeerState
     reason: str | None = None
     invitation: str
-    """Id of the one it came by."""
+    """Id of the invitation it used."""
     joined_at: Utc
     seen_at: Utc
     left_at: Utc | None = None
     round: int | None = None
     samples: int = 0
-    """It has contributed, since it joined."""
+    """Samples it claims to have trained on since it joined."""
+    accepted: int = 0
+    """Samples that count as its contribution: of rounds in which it averaged with others and was not reported by most of them."""
     share: float = 0.0
-    """Of all samples of the swarm's present peers."""
+    """Its fraction of the accepted samples of all peers."""
+    evidence: list[PeerMark] = []
+    """Rounds in which most of the peers that judged its updates reported them."""
     samples_per_s: float | None = None
     loss: float | None = None
-    """Mean of its last report."""
+    """Mean loss in its last report."""
     mini_steps: int | None = None
     bytes_in: int = 0
     bytes_out: int = 0
     client_mode: bool = False
     facts: dict[str, str] = {}
-    """Versions, device, system: as the machine says."""
+    """Versions, device and operating system, as reported by the machine."""
 
 
 class RoundView(View):
-    """One round of the swarm, as the keeper saw it."""
+    """One round of the swarm, as seen by the swarm coordinator."""
 
     round: int
     at: Utc
@@ -68,26 +88,28 @@ class RoundView(View):
     samples: int | None = None
     alive: int | None = None
     performance: float | None = None
-    """Samples a second, of all peers."""
+    """Samples per second of all peers together."""
     seconds: float | None = None
     averaged: float | None = None
-    """Fraction of what was to be averaged that was."""
+    """Fraction of the values that were averaged successfully."""
     bytes: int | None = None
     members: list[str] = []
 
 
-class KeeperView(View):
-    """The server's own process in the swarm."""
+class CoordinatorView(View):
+    """The swarm coordinator: the server's own process in the swarm."""
 
-    state: KeeperState
+    state: CoordinatorState
     pid: int | None = None
     restarts: int = 0
     problem: str | None = None
-    """Why it last ended by itself."""
+    """Reason why it last ended unexpectedly."""
     addresses: list[str] = []
 
 
 class SwarmEvent(View):
+    """One entry of a swarm's history."""
+
     seq: int
     at: Utc
     kind: str
@@ -104,21 +126,21 @@ class SwarmSummary(View):
     reason: str | None = None
     public: bool
     peers: int
-    """Heard of within the last half minute."""
+    """Number of peers with a sign of life in the last half minute."""
     round: int | None = None
     samples: int | None = None
-    """Of the last round."""
+    """Samples of the last round."""
     total_samples: int | None = None
-    """Of all its present peers since they joined."""
+    """Samples of all present peers since they joined."""
     loss: float | None = None
     performance: float | None = None
-    """Samples a second, of all peers."""
+    """Samples per second of all peers together."""
     created_at: Utc
     stopped_at: Utc | None = None
 
 
 class SwarmView(SwarmSummary):
-    """What `swarm inspect` shows."""
+    """A swarm with all details, as shown by `swarm inspect`."""
 
     workspace: str
     created_by: str
@@ -126,21 +148,26 @@ class SwarmView(SwarmSummary):
     source: dict[str, Any]
     run_id: str
     owner_key: str
-    keeper: KeeperView
+    keeper: CoordinatorView
+    """State of the swarm coordinator."""
     checkpoint: str | None = None
-    """Name of the newest."""
+    """Name of the newest checkpoint."""
     checkpoints: int = 0
     invitations: int = 0
-    """Those that still open."""
+    """Number of invitations that can still be used."""
+    reported: list[PeerView] = []
+    """Peers whose updates were reported by most others, present or removed, with the evidence."""
     events: list[SwarmEvent] = []
 
 
 class InvitationCreate(Schema):
+    """A new invitation to a swarm."""
+
     name: str = "invitation"
-    """For people to tell them apart."""
+    """Name to tell invitations apart."""
     expires_in_s: int = Field(default=7 * 86_400, ge=1, le=MAX_LIFE_S)
     max_peers: int | None = Field(default=None, ge=1, le=1_000_000)
-    """How many may join by it, all told."""
+    """Largest number of peers that can join with it in total; None for no limit."""
 
     @field_validator("name")
     @classmethod
@@ -149,6 +176,8 @@ class InvitationCreate(Schema):
 
 
 class InvitationView(View):
+    """An invitation to a swarm."""
+
     id: str
     name: str
     created_by: str
@@ -157,65 +186,77 @@ class InvitationView(View):
     revoked_at: Utc | None
     max_peers: int | None
     peers: int
-    """That have joined by it."""
+    """Number of peers that have joined with it."""
     is_open: bool
 
 
 class InvitationCreated(InvitationView):
+    """A new invitation with its token."""
+
     token: str
-    """Shown this once; the link is http(s)://SERVER/join/TOKEN."""
+    """Token of the invitation, shown only once. The link is http(s)://SERVER/join/TOKEN."""
 
 
 class SwarmCreated(View):
+    """A new swarm and its first invitation."""
+
     swarm: SwarmView
     invitation: InvitationCreated
 
 
 class Kick(Schema):
+    """A request to remove a peer."""
+
     reason: str = Field(default="", max_length=500)
     revoke: bool = False
-    """Also revoke the invitation it came by."""
+    """Also revoke the invitation it used."""
 
 
 class Offer(View):
-    """What an invitation opens, before one joins."""
+    """Information about a swarm for the holder of an invitation, before joining."""
 
     swarm: str
     status: SwarmState
     time: float
-    """Of the server's clock, Unix seconds."""
+    """Unix time of the server's clock in seconds."""
     version: str
-    """Of Shoal, there."""
+    """Version of Shoal on the server."""
     hivemind: str | None
     code: str
-    """Manifest of the source."""
+    """Id of the manifest of the source."""
     size: int
     """Bytes of code and data."""
     state_size: int
     """Bytes of the newest checkpoint."""
     addresses: list[str]
     keeper: str
-    """State of the server's own peer."""
+    """State of the swarm coordinator."""
     terms: SwarmTerms
 
 
 class PeerKnock(Schema):
+    """A request to test whether the server can connect to a port of the machine."""
+
     port: int = Field(ge=1, le=65_535)
 
 
 class PeerKnocked(View):
+    """Result of the connection test."""
+
     reached: bool
     address: str
-    """As the server sees the machine."""
+    """Address of the machine as the server sees it."""
 
 
 class PeerJoin(Schema):
+    """A machine's request to join a swarm."""
+
     name: str
     public_key: str
     version: str = Field(max_length=100)
-    """Of Shoal, here."""
+    """Version of Shoal on the machine."""
     code: str = Field(max_length=64)
-    """The manifest it is about to run."""
+    """Id of the manifest of the code it is about to run."""
     time: float
     client_mode: bool = False
     facts: dict[str, str] = Field(default={}, max_length=40)
@@ -236,17 +277,19 @@ class PeerJoin(Schema):
     @classmethod
     def _facts(cls, value: dict[str, str]) -> dict[str, str]:
         if any(len(key) > 40 or len(text) > 200 for key, text in value.items()):
-            raise ValueError("too much is told of the machine")
+            raise ValueError("the facts about the machine are too long")
         return value
 
 
 class PeerInput(View):
+    """A dataset to provide on the peer."""
+
     name: str
     manifest_id: str
 
 
-class PeerOrders(View):
-    """What a peer's machine is to do next."""
+class PeerInstructions(View):
+    """Instructions for a peer's machine."""
 
     status: SwarmState
     run_id: str
@@ -259,19 +302,23 @@ class PeerOrders(View):
 
 
 class PeerJoined(View):
+    """The answer to a machine that has joined."""
+
     peer: str
     token: str
-    """Good for an hour after each beat."""
+    """Token of the peer. It is valid for one hour after each heartbeat."""
     terms: SwarmTerms
     entry: list[str]
     env: dict[str, str]
     code: str
     inputs: list[PeerInput]
     owner_key: str
-    orders: PeerOrders
+    orders: PeerInstructions
 
 
 class PeerBeat(Schema):
+    """A peer's heartbeat."""
+
     state: Literal["joining", "training"]
 
 
@@ -281,7 +328,7 @@ class SwarmStateFile(View):
 
 
 class SwarmStateView(View):
-    """The newest state the server has; each file is at `<this URL>/<id>/<path>`, and ranges of it can be asked for."""
+    """The newest state on the server. Each file is at `<this URL>/<id>/<path>`; range requests are supported."""
 
     id: str
     round: int

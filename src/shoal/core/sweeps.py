@@ -1,4 +1,4 @@
-"""What a sweep looks for: the values each parameter may take, how they are searched, and what tells a good trial."""
+"""Sweeps on the wire: the values of each parameter, the search method, and the metric that ranks the trials."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Direction = Literal["min", "max"]
 TrialOrder = Literal["number", "result"]
 MAX_TRIALS = 100_000
 Params = dict[str, Any]
-"""Name → value, as JSON."""
+"""Parameter → value, as JSON."""
 
 
 class Choice(Schema):
-    """One of these values. Parameters of one `group` go hand in hand; all others are combined with each other."""
+    """A list of values. Parameters of one `group` are varied together; all others are combined with each other."""
 
     kind: Literal["choice"] = "choice"
     values: list[JsonValue] = Field(min_length=1, max_length=10_000)
@@ -30,22 +30,26 @@ class Choice(Schema):
 
 
 class Between(Schema):
-    """A number from low to high, both included."""
+    """A number from `low` to `high`, both included."""
 
     kind: Literal["between"] = "between"
     low: float
     high: float
     log: bool = False
-    """Whether its order of magnitude is searched, not its value."""
+    """Search on a logarithmic scale."""
     whole: bool = False
     """Whole numbers only."""
 
     @model_validator(mode="after")
     def _range(self) -> Between:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"{self.low:g}:{self.high:g} is no range: the first number has to be the smaller")
+            raise ValueError(
+                f"{self.low:g}:{self.high:g} is not a range: the first number must be smaller than the second"
+            )
         if self.log and self.low <= 0:
-            raise ValueError(f"{self.low:g}:{self.high:g} cannot be searched by magnitude: it has to begin above 0")
+            raise ValueError(
+                f"{self.low:g}:{self.high:g} cannot be searched on a logarithmic scale: it must begin above 0"
+            )
         return self
 
 
@@ -53,26 +57,26 @@ Axis = Annotated[Choice | Between, Field(discriminator="kind")]
 
 
 class SweepSpec(Schema):
-    """Everything needed to run a sweep again."""
+    """The complete description of a sweep, sufficient to run it again."""
 
     name: str
     job: JobSpec
-    """What every trial runs; its name and arguments are completed by those of the trial."""
+    """Job that every trial runs. The trial adds its number to the name and its parameters to the arguments."""
     space: dict[str, Axis] = Field(min_length=1, max_length=1_000)
     search: Search = "grid"
     metric: str = Field(default="eval/loss", min_length=1, max_length=200)
     direction: Direction = "min"
     trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
-    """How many; None for a grid means all of it."""
+    """Number of trials; None for a grid means all combinations."""
     parallel: int = Field(default=1, ge=1, le=10_000)
-    """Trials at once."""
+    """Number of trials at the same time."""
     seed: int = Field(default=0, ge=0)
     budget: BudgetText | None = None
-    """What all trials together may use, or else the sweep is stopped: money ('5.00'), or time of slots ('2h')."""
+    """Limit for all trials together; the sweep is stopped when it is used up. Money ('5.00') or slot time ('2h')."""
     first_rung: int = Field(default=1, ge=1)
-    """Reports of the metric a trial may make before asha and hyperband first compare it."""
+    """Number of reports of the metric after which asha and hyperband first compare a trial with others."""
     factor: int = Field(default=3, ge=2, le=64)
-    """Of those that came to a rung, one in so many goes on."""
+    """Reduction factor: the best 1/factor of the trials at each rung continue."""
 
     @field_validator("name")
     @classmethod
@@ -86,38 +90,44 @@ class SweepSpec(Schema):
             if ranges:
                 raise ValueError(f"a grid needs single values: give {', '.join(ranges)} as a list, or search by tpe")
         elif self.trials is None:
-            raise ValueError(f"search by {self.search} has no end of its own: say how many trials")
+            raise ValueError(f"search by {self.search} does not end by itself: say how many trials")
         lengths: dict[str, dict[str, int]] = {}
         for name, axis in self.space.items():
             if isinstance(axis, Choice) and axis.group is not None:
                 lengths.setdefault(axis.group, {})[name] = len(axis.values)
         for group, of in lengths.items():
             if len(set(of.values())) > 1:
-                told = ", ".join(f"{name} has {n}" for name, n in of.items())
-                raise ValueError(f"the parameters of group {group!r} go hand in hand, but {told} values")
+                counts = ", ".join(f"{name} has {n}" for name, n in of.items())
+                raise ValueError(
+                    f"the parameters of group {group!r} are varied together and need equally many values, but {counts}"
+                )
         return self
 
 
 class TrialState(StrEnum):
+    """State of a trial."""
+
     RUNNING = "running"
-    """Its job waits or runs."""
+    """Its job is waiting or running."""
     DONE = "done"
     PRUNED = "pruned"
-    """Ended early, as others were better by then."""
+    """Stopped early because others were better at that point."""
     REUSED = "reused"
-    """The same trial had been run before; its result counts."""
+    """The same trial was run before; its result is used."""
     SKIPPED = "skipped"
-    """Not run: the script said that the model would be too large."""
+    """The script ended the trial with `shoal.skip_trial`, for example because the model would be too large."""
     FAILED = "failed"
     STOPPED = "stopped"
 
 
 class SweepState(StrEnum):
+    """State of a sweep."""
+
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
-    """Every trial failed, or no further one could be submitted; `reason` says why."""
+    """Every trial failed, or no further trial could be submitted; `reason` says why."""
 
 
 class TrialView(View):
@@ -127,17 +137,17 @@ class TrialView(View):
     params: Params
     state: TrialState
     result: float | None
-    """The best value of the metric so far."""
+    """Best value of the metric so far."""
     reports: int
-    """How often the metric was told."""
+    """Number of reports of the metric."""
     step: int | None
     job: str | None
-    """Name of its job; of the earlier one if it was reused."""
+    """Name of its job; for a reused trial, of the earlier job."""
     job_id: str | None
     job_status: JobState | None
     reason: str | None
     seconds: float | None
-    """Of running."""
+    """Run time in seconds."""
     created_at: Utc
     ended_at: Utc | None
 
@@ -153,22 +163,25 @@ class SweepSummary(View):
     metric: str
     direction: Direction
     trials: int
-    """How many there will be at most."""
+    """Largest number of trials there will be."""
     counts: dict[TrialState, int]
     best: TrialView | None
     reason: str | None
     eta_s: float | None
-    """Seconds left at the present pace; None while unknown."""
+    """Estimated seconds left at the present speed; None while unknown."""
     created_by: str
     created_at: Utc
     ended_at: Utc | None
 
 
 class SweepView(SweepSummary):
+    """A sweep with all details."""
+
     spec: SweepSpec
     importance: dict[str, float]
-    """Parameter → its share of the differences between results, summing to 1; empty while too little is known."""
+    """Parameter → share of the differences between results that it explains, summing to 1; empty while there is too little
+    data."""
     slot_seconds: float
-    """Used by all trials so far."""
+    """Slot time used by all trials so far, in seconds."""
     cost: float | None
-    """Of those, if slots have a price."""
+    """Cost of the slot time; None if slots have no price."""

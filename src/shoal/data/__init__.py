@@ -1,6 +1,6 @@
-"""Data for training scripts, read where it lies: `shoal.data.stream(name_or_url)` and the fsspec filesystem `shoal://`.
+"""Streaming of training data: `shoal.data.stream(name_or_url)` and the fsspec filesystem `shoal://`.
 
-Importing this package costs nothing; it needs fsspec (which torch brings), and pyarrow for Parquet and Arrow files.
+Importing this package is cheap. It needs fsspec, which torch installs, and pyarrow for Parquet and Arrow files.
 """
 
 from __future__ import annotations

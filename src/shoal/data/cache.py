@@ -1,13 +1,13 @@
-"""Chunks kept on this machine's disk, for all processes that stream here. Bounded in size, oldest use goes first.
+"""Cache of chunks on this machine's disk, for all processes that stream. Bounded in size; the least recently used go first.
 
-Nothing here is trusted or needed: what is read is compared with its hash, and a cache that cannot be written is done without.
-So files need no fsync, and a process killed at any point leaves at worst a stray file that a later sweep removes.
+Nothing in it is trusted or required: everything read is compared with its hash, and streaming works without the cache if it
+cannot be written. So files need no fsync, and a process killed at any point leaves at most a stray file, which a later sweep
+removes.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from shoal.core import system
 from shoal.core.errors import Corrupt
 from shoal.core.settings import Layout
 from shoal.store.hashing import Data, verify
@@ -25,23 +26,23 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GB = 20.0
 DISK_RESERVE = 1 << 30
-"""Bytes of the disk the cache leaves free for others."""
+"""Bytes of the disk that the cache leaves free."""
 _UNIT = 4 << 10
-"""Bytes written per byte of the file that counts them."""
+"""Bytes of chunks per byte of the counter file."""
 _UNUSED_S = {"tmp": 3600.0, "counts": 30 * 86400.0, "manifests": 30 * 86400.0}
-"""How long what is not a chunk stays without being used."""
+"""Folder → seconds after which its unused files are removed (chunks are removed by size instead)."""
 _TOUCH_S = 60.0
 _POLL_S = 0.02
 
 
 def cache_dir() -> Path:
-    """Where streamed data is kept: SHOAL_DATA_CACHE, else below the data directory."""
+    """Return the directory of the cache: SHOAL_DATA_CACHE, else below the data directory."""
     given = os.environ.get("SHOAL_DATA_CACHE")
     return Path(given).expanduser().absolute() if given else Layout().cache_dir / "stream"
 
 
 def cache_limit() -> int:
-    """Bytes it may take: SHOAL_DATA_CACHE_GB, else 20 GB."""
+    """Return the maximum size of the cache in bytes: SHOAL_DATA_CACHE_GB, else 20 GB."""
     try:
         return int(float(os.environ.get("SHOAL_DATA_CACHE_GB") or DEFAULT_GB) * 1e9)
     except ValueError:
@@ -50,7 +51,7 @@ def cache_limit() -> int:
 
 
 class ChunkCache:
-    """`limit` 0 keeps nothing. Any number of processes may use one directory."""
+    """Cache of chunks in a directory that any number of processes may share. `limit` 0 keeps nothing."""
 
     def __init__(self, root: Path, limit: int):
         self.root, self.limit = root, limit
@@ -58,7 +59,7 @@ class ChunkCache:
         self._is_off = limit <= 0
 
     def get(self, name: str) -> bytes | None:
-        """The chunk if it is here and whole; a damaged one is removed."""
+        """Return the chunk if it is in the cache and undamaged, else None; a damaged one is removed."""
         path = self._path(name)
         try:
             with path.open("rb") as file:
@@ -96,12 +97,12 @@ class ChunkCache:
             elif not self._is_off:
                 self._is_off = True
                 logger.warning(
-                    "%s cannot be written (%s): streaming goes on without a cache on disk.", self.root, error
+                    "%s cannot be written (%s): streaming continues without a cache on disk.", self.root, error
                 )
 
     @contextmanager
     def claim(self, names: Iterable[str]) -> Iterator[set[str]]:
-        """Those of `names` no one else is fetching just now; others see them as claimed until this ends."""
+        """Claim the `names` that no other process is fetching; yield those. Others see them as claimed until the end."""
         wanted = list(names)
         if self._is_off:
             yield set(wanted)
@@ -111,7 +112,7 @@ class ChunkCache:
             yield {n for n in wanted if _prefix(n) in won}
 
     def wait(self, name: str, timeout_s: float) -> bytes | None:
-        """The chunk once whoever claims it is done; None if they fail, die or take longer than this."""
+        """Return the chunk when the process that claims it is done; None if that fails, dies or exceeds `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with self.claim([name]) as free:
@@ -121,7 +122,7 @@ class ChunkCache:
         return self.get(name)
 
     def sweep(self) -> None:
-        """Back below the limit, if no other process is at it already."""
+        """Remove files until the cache is below its limit, unless another process is doing it."""
         with ExitStack() as held:
             if not self._lock("sweep", held):
                 return
@@ -145,8 +146,11 @@ class ChunkCache:
         return self.root / "chunks" / name[:2] / name
 
     def _count(self, size: int) -> int:
-        """Bytes all processes have written since the last sweep: the length of an append-only file is their shared counter."""
-        fd = os.open(self.root / "written", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        """Add `size` to the bytes that all processes have written since the last sweep; return the sum.
+
+        The shared counter is the length of an append-only file.
+        """
+        fd = os.open(self.root / "written", os.O_WRONLY | os.O_CREAT | os.O_APPEND | system.CLOEXEC, 0o600)
         try:
             os.write(fd, b"." * -(-size // _UNIT))
             return os.fstat(fd).st_size * _UNIT
@@ -154,16 +158,19 @@ class ChunkCache:
             os.close(fd)
 
     def _lock(self, name: str, held: ExitStack) -> bool:
-        """Take a lock without waiting. A lock that cannot even be tried is taken for granted: it only saves work."""
+        """Acquire a lock without waiting; return whether it was acquired.
+
+        A lock file that cannot be used counts as acquired: locks only avoid duplicate work.
+        """
         try:
             path = self.root / "locks" / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
         except OSError:
             return True
         held.callback(os.close, fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.flock(fd, system.LOCK_EX | system.LOCK_NB)
         except OSError as error:
             return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
         return True
@@ -184,7 +191,7 @@ def _write(path: Path, data: Data) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """(last use, size, path) of every chunk."""
+    """Yield (last use, size, path) of every chunk."""
     with suppress(FileNotFoundError):
         for sub in os.scandir(folder):
             with suppress(FileNotFoundError, NotADirectoryError):

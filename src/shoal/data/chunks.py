@@ -1,4 +1,4 @@
-"""Chunks on demand: from memory, from this machine's cache, from the server; each fetched once, however many ask for it."""
+"""Chunks on demand, from memory, from this machine's cache or from the server. Each is fetched once for all readers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from shoal.core.artifacts import Chunk
 from shoal.data.cache import ChunkCache
 from shoal.data.forks import renew_after_fork
 from shoal.data.pool import pool
+from shoal.store.batches import in_batches
 
 MEMORY = 64 << 20
 """Bytes of chunks kept in memory per process."""
 _BATCH_BYTES = 8 << 20
 _BATCH_COUNT = 64
 _OTHERS_S = 15.0
-"""Seconds another process may take for a chunk we wait for, before we fetch it ourselves: it may be frozen."""
+"""Seconds to wait for a chunk that another process fetches, before we fetch it too: that process may be suspended."""
 
 
 class Fetcher(Protocol):
     def fetch(self, names: Sequence[str]) -> dict[str, bytes]:
-        """These chunks, each verified."""
+        """Return the chunks of these names, each verified."""
         ...
 
 
@@ -41,7 +42,7 @@ class Chunks:
         self._flying: dict[str, Future[bytes]] = {}
 
     def get(self, chunks: Sequence[Chunk]) -> list[bytes]:
-        """Their bytes, in order."""
+        """Return the bytes of the chunks, in order."""
         found = self._remembered([c.hash for c in chunks])
         batches = list(_batches([c for c in chunks if c.hash not in found]))
         for batch in batches[1:]:
@@ -51,7 +52,7 @@ class Chunks:
         return [found[c.hash] for c in chunks]
 
     def warm(self, chunks: Sequence[Chunk]) -> None:
-        """Have these fetched in the background. An error shows when they are needed, if it is still one."""
+        """Fetch these chunks in the background. Errors are ignored here; a later `get` tries again and raises them."""
         with self._lock:
             todo = [c for c in chunks if c.hash not in self._memory and c.hash not in self._flying]
         for batch in _batches(todo):
@@ -59,15 +60,15 @@ class Chunks:
 
     def _load(self, names: list[str]) -> dict[str, bytes]:
         found = self._remembered(names)
-        mine, others = self._take([n for n in names if n not in found])
+        mine, others = self._claim([n for n in names if n not in found])
         if mine:
-            found |= self._bring(mine)
+            found |= self._obtain(mine)
         for name, flying in others.items():
             try:
                 found[name] = flying.result()
             except Exception:
-                # Theirs failed; ours may not, and if it does the error is ours to raise.
-                found |= self._bring([name])
+                # The other thread failed; try it here, and raise the error if it fails again.
+                found |= self._obtain([name])
         return found
 
     def _remembered(self, names: list[str]) -> dict[str, bytes]:
@@ -77,8 +78,8 @@ class Chunks:
                 self._memory.move_to_end(name)
         return found
 
-    def _take(self, names: list[str]) -> tuple[list[str], dict[str, Future[bytes]]]:
-        """Which of these are ours to bring, and which another thread is bringing."""
+    def _claim(self, names: list[str]) -> tuple[list[str], dict[str, Future[bytes]]]:
+        """Return the names that this thread must fetch, and the futures of those another thread is fetching."""
         mine: list[str] = []
         others: dict[str, Future[bytes]] = {}
         with self._lock:
@@ -90,8 +91,8 @@ class Chunks:
                     mine.append(name)
         return mine, others
 
-    def _bring(self, names: list[str]) -> dict[str, bytes]:
-        """Bring chunks in from outside this process and tell the threads that wait for them."""
+    def _obtain(self, names: list[str]) -> dict[str, bytes]:
+        """Get chunks from the cache on disk or the server and wake the threads that wait for them."""
         try:
             found = self._from_outside(names)
         except BaseException as error:
@@ -123,12 +124,12 @@ class Chunks:
 
     def _from_outside(self, names: list[str]) -> dict[str, bytes]:
         found = {n: data for n in names if (data := self.cache.get(n)) is not None}
-        lacking = [n for n in names if n not in found]
-        if not lacking:
+        missing = [n for n in names if n not in found]
+        if not missing:
             return found
-        with self.cache.claim(lacking) as claimed:
-            found |= self._fetch([n for n in lacking if n in claimed])
-        late = {n: self.cache.wait(n, _OTHERS_S) for n in lacking if n not in claimed}
+        with self.cache.claim(missing) as claimed:
+            found |= self._fetch([n for n in missing if n in claimed])
+        late = {n: self.cache.wait(n, _OTHERS_S) for n in missing if n not in claimed}
         found |= {n: data for n, data in late.items() if data is not None}
         return found | self._fetch([n for n, data in late.items() if data is None])
 
@@ -142,13 +143,5 @@ class Chunks:
 
 
 def _batches(chunks: Sequence[Chunk]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    total = 0
-    for chunk in {c.hash: c for c in chunks}.values():
-        if batch and (total + chunk.size > _BATCH_BYTES or len(batch) >= _BATCH_COUNT):
-            yield batch
-            batch, total = [], 0
-        batch.append(chunk.hash)
-        total += chunk.size
-    if batch:
-        yield batch
+    sizes = {chunk.hash: chunk.size for chunk in chunks}
+    return in_batches(sizes.items(), max_bytes=_BATCH_BYTES, max_count=_BATCH_COUNT)

@@ -1,4 +1,4 @@
-"""One pass over all blocks: its order, read a little ahead."""
+"""One pass over all blocks, in the order of an epoch, reading ahead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from shoal.data.order import Deal, Place, permutation, walk, width
-from shoal.data.reader import BlockLane, Reader
+from shoal.data.reader import BlockCursor, Reader
 
 _AHEAD = 16
-"""Blocks whose first bytes are read before they are needed."""
+"""Number of blocks whose first bytes are read before they are needed."""
 _PLANNED = 2048
-"""Samples looked ahead to find them."""
+"""Number of samples that are planned ahead to find those blocks."""
 _UNSHUFFLED_GROUP = 256
 
 Sample = tuple[int, int, Any]
@@ -26,13 +26,13 @@ class Epoch:
         self._key = (seed, epoch) if shuffle else None
         count = len(reader.blocks)
         self._blocks: Sequence[int] = permutation(count, *self._key, "blocks") if self._key else range(count)
-        self._lanes = width(count) if shuffle else min(1, count)
-        self._group = max(1, shuffle_buffer // max(1, self._lanes)) if shuffle else _UNSHUFFLED_GROUP
+        self._cursors = width(count) if shuffle else min(1, count)
+        self._group = max(1, shuffle_buffer // max(1, self._cursors)) if shuffle else _UNSHUFFLED_GROUP
 
     def samples(
         self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
     ) -> Generator[Sample, None, int]:
-        """This reader's samples from position `low` on. Returns the epoch's length."""
+        """Yield this reader's samples from position `low` on. Return the length of the epoch."""
         self._reader.index.refresh()
         if self._reader.index.is_complete:
             return self._planned(deal, place, low, note)
@@ -41,12 +41,12 @@ class Epoch:
     def _planned(
         self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
     ) -> Generator[Sample, None, int]:
-        """All counts are known, so the walk itself reads nothing: it runs ahead, and the blocks it comes to are warmed."""
+        """Yield samples when all counts are known: the walk reads nothing, so it runs ahead and starts to read blocks."""
         if self._reader.index.is_certain:
-            note = _needless
-        route = walk(len(self._blocks), self._lanes, self._take, deal, place=place, low=low, note=note)
-        plan: deque[tuple[int, BlockLane, int]] = deque()
-        coming: set[BlockLane] = set()
+            note = _ignore
+        route = walk(len(self._blocks), self._cursors, self._open_cursor, deal, place=place, low=low, note=note)
+        plan: deque[tuple[int, BlockCursor, int]] = deque()
+        coming: set[BlockCursor] = set()
         length: int | None = None
         while True:
             while length is None and len(plan) < _PLANNED and len(coming) < _AHEAD:
@@ -55,20 +55,24 @@ class Epoch:
                 except StopIteration as stop:
                     length = int(stop.value)
                     break
-                lane = plan[-1][1]
-                if not lane.is_open and lane not in coming:
-                    coming.add(lane)
-                    self._reader.warm(lane.number)
+                cursor = plan[-1][1]
+                if not cursor.is_open and cursor not in coming:
+                    coming.add(cursor)
+                    self._reader.warm(cursor.number)
             if not plan:
                 return length or 0
-            position, lane, turn = plan.popleft()
-            coming.discard(lane)
-            yield position, lane.number, lane.get(turn)
+            position, cursor, turn = plan.popleft()
+            coming.discard(cursor)
+            yield position, cursor.number, cursor.get(turn)
 
     def _as_found(
         self, deal: Deal, place: Place, low: int, note: Callable[[Place], None]
     ) -> Generator[Sample, None, int]:
-        """Some blocks have to be read to know where they end, whoever owns their samples: all are warmed, one for each opened."""
+        """Yield samples when some counts are unknown.
+
+        Every reader has to read those blocks to find their end, also blocks with samples of other readers only. So the next
+        blocks are read ahead in order, one more for each block that is opened.
+        """
         coming = iter(self._blocks[place.taken :])
 
         def warm_next() -> None:
@@ -77,19 +81,19 @@ class Epoch:
 
         for _ in range(_AHEAD):
             warm_next()
-        take = partial(self._take, opened=warm_next)
-        route = walk(len(self._blocks), self._lanes, take, deal, place=place, low=low, note=note)
+        take = partial(self._open_cursor, opened=warm_next)
+        route = walk(len(self._blocks), self._cursors, take, deal, place=place, low=low, note=note)
         while True:
             try:
-                position, lane, turn = next(route)
+                position, cursor, turn = next(route)
             except StopIteration as stop:
                 return int(stop.value)
-            yield position, lane.number, lane.get(turn)
+            yield position, cursor.number, cursor.get(turn)
 
-    def _take(self, block: int, start: int, opened: Callable[[], None] = lambda: None) -> BlockLane:
+    def _open_cursor(self, block: int, start: int, opened: Callable[[], None] = lambda: None) -> BlockCursor:
         number = self._blocks[block]
-        return BlockLane(self._reader, block, number, start, group=self._group, key=self._key, opened=opened)
+        return BlockCursor(self._reader, block, number, start, group=self._group, key=self._key, opened=opened)
 
 
-def _needless(place: Place) -> None:
-    """Whoever resumes has the counts too, and finds the place by them."""
+def _ignore(place: Place) -> None:
+    """Note nothing: a process that resumes knows all counts too, and computes the place from them."""

@@ -1,6 +1,6 @@
-"""`shoal://NAME[@VERSION]/path`: datasets as a read-only fsspec filesystem, so pandas, pyarrow, datasets and webdataset read them.
+"""`shoal://NAME[@VERSION]/path`: datasets as a read-only fsspec filesystem, for pandas, pyarrow, datasets and webdataset.
 
-A read fetches the chunks that cover it and no others. `NAME` is pinned to its newest version when first used.
+A read fetches only the chunks that cover it. `NAME` without a version means the version that is newest at its first use.
 """
 
 from __future__ import annotations
@@ -28,12 +28,24 @@ _BUFFER = 64 << 10
 
 
 class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Options: `server` (its URL), `key` and `workspace` of a server other than the job's or the CLI's; `timeout_s` without an answer;
-    `cache_dir` and `cache_bytes` of the cache on disk."""
+    """Read-only fsspec filesystem of the datasets of a workspace.
+
+    Args:
+        server: URL of the server. Default: that of the job, else that of the CLI.
+        key: API key.
+        workspace: Workspace. Default: that of the job, else that of the CLI.
+        timeout_s: Seconds to wait for a server that does not answer.
+        cache_dir: Directory of the cache on disk.
+        cache_bytes: Maximum size of the cache in bytes.
+
+    Example::
+
+        frame = pandas.read_csv("shoal://reviews@3/train.csv")
+    """
 
     protocol = PROTOCOL
     root_marker = ""
-    cachable = False  # What is worth sharing is shared below, and follows the environment.
+    cachable = False  # `site` shares connections and caches, and follows changes of the environment.
 
     def __init__(
         self,
@@ -56,11 +68,11 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def fetched(self) -> int:
-        """Bytes of chunks this process has received from the server."""
+        """Number of bytes of chunks that this process has received from the server."""
         return self._site.remote.fetched
 
     def pin(self, reference: str) -> str:
-        """NAME@VERSION of a dataset that may be named without version."""
+        """Return NAME@VERSION of a dataset that may be given without a version."""
         return self._tree(reference).pinned
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
@@ -118,7 +130,7 @@ class ShoalFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class ShoalFile(io.BufferedReader):
-    """An open file. fsspec's callers also look at `size`, `path` and `mode`."""
+    """Open file, with the attributes `size`, `path` and `mode` that callers of fsspec use."""
 
     def __init__(self, fs: ShoalFileSystem, path: str, raw: _Raw):
         super().__init__(raw, buffer_size=_BUFFER)
@@ -130,7 +142,7 @@ class ShoalFile(io.BufferedReader):
 
 
 class _Raw(io.RawIOBase):
-    """Reads ahead as long as it is read in order."""
+    """Unbuffered file that reads ahead as long as it is read in order."""
 
     def __init__(self, where: Site, file: FileChunks):
         self._site, self._file = where, file

@@ -1,4 +1,4 @@
-"""What must start afresh in a forked child (DataLoader workers): locks, threads and connections are the parent's."""
+"""Reset of objects in a forked child (DataLoader workers), because locks, threads and connections belong to the parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _live: WeakSet[Forkable] = WeakSet()
 
 
 def renew_after_fork(thing: Forkable) -> None:
-    """Have `thing.after_fork()` called in every child that is forked from now on."""
+    """Call `thing.after_fork()` in every child that is forked from now on."""
     _live.add(thing)
 
 

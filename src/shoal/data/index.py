@@ -1,4 +1,4 @@
-"""How many records each block has and where some of them begin: learnt by reading, kept for all processes of this machine."""
+"""Number of records of each block and some of their offsets: found while reading, shared by all processes of a machine."""
 
 from __future__ import annotations
 
@@ -10,40 +10,44 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from shoal.core import system
 from shoal.data.formats import Block
 
 logger = logging.getLogger(__name__)
 
 MARK = 64
-"""Records from one known offset to the next."""
+"""Number of records from one known offset to the next."""
 
 
 class Counted(NamedTuple):
     total: int
     marks: tuple[int, ...] = ()
-    """Offsets of records 0, 64, 128, …, where the format can begin to read there."""
+    """Offsets of records 0, 64, 128, …; empty if the format cannot start to read there."""
 
 
 class Index:
-    """With a path, what one process learns the others find: every line of the file is written at once and checks itself."""
+    """Counts and offsets of the blocks.
+
+    With a path, processes share them through a file: every line is appended by one write and has a checksum.
+    """
 
     def __init__(self, blocks: Sequence[Block], path: Path | None = None):
         self._known = {n: Counted(block.total) for n, block in enumerate(blocks) if block.total is not None}
         self._size = len(blocks)
         self.is_certain = self.is_complete
-        """Whether every process knows all counts, without having read anything."""
+        """True if every process knows all counts without reading, because the format contains them."""
         self._path = path
         self._read = 0
         if path is not None:
             with suppress(OSError):
-                os.utime(path)  # in use, so not to be swept away
+                os.utime(path)  # marks it as used, so that a sweep of the cache keeps it
         self.refresh()
 
     def get(self, number: int) -> Counted | None:
         return self._known.get(number)
 
     def refresh(self) -> None:
-        """Take in what other processes have learnt since."""
+        """Read the counts that other processes have found since."""
         if self._path is None or self.is_complete:
             return
         try:
@@ -69,7 +73,7 @@ class Index:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | system.CLOEXEC, 0o600)
             try:
                 os.write(fd, _line(number, counted))
             finally:

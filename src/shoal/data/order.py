@@ -1,8 +1,9 @@
-"""The order of samples, and who gets which: arithmetic without I/O.
+"""Order of the samples of a stream and their division among readers: arithmetic without I/O.
 
-An epoch's order depends on (seed, epoch) and the list of blocks, never on who reads it. Blocks are shuffled. Up to 48 lanes
-take turns giving a record each; a lane whose block has run out takes the next block that no lane has had. The sample at
-position p goes to rank (p - base) mod world size: where the world size divides the lanes, a rank reads lanes of its own.
+The order of an epoch depends on (seed, epoch) and the list of blocks, never on the readers. Blocks are shuffled. Up to 48
+cursors take turns and yield a record each; a cursor whose block is exhausted takes the next unused block. The sample at
+position p goes to rank (p - base) mod world size: if the world size divides the number of cursors, each rank reads its own
+cursors.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 WIDTHS = (48, 24, 12, 8, 6, 4, 3, 2, 1)
-"""Numbers of lanes: multiples of most world sizes. Part of the order's meaning; changing them breaks saved states."""
+"""Possible numbers of cursors: multiples of most world sizes. They define the order: changing them breaks saved states."""
 
 
 class Place(NamedTuple):
-    """Where a walk stands between two turns."""
+    """Position of a walk between two turns."""
 
     at: int = 0
     """Position of the turn's first sample."""
     turn: int = 0
     taken: int = 0
-    """Blocks that lanes have taken so far."""
-    lanes: tuple[tuple[int, int], ...] = ()
-    """(block, the turn it was taken) of each lane that is not over."""
+    """Number of blocks that cursors have taken so far."""
+    cursors: tuple[tuple[int, int], ...] = ()
+    """(block, turn in which it was taken) of each cursor that is not exhausted."""
 
 
 BEGINNING = Place()
 
 
 class Deal(NamedTuple):
-    """One reader's share: a rank's, or that of a DataLoader worker, which takes every n-th batch of its rank."""
+    """Share of one reader: a rank, or a DataLoader worker that reads every n-th batch of its rank."""
 
     rank: int = 0
     world_size: int = 1
@@ -40,14 +41,14 @@ class Deal(NamedTuple):
     num_workers: int = 1
     batch_size: int = 1
     base: int = 0
-    """Position where dealing begins: 0, or where a resumed epoch goes on."""
+    """Position at which the division begins: 0, or the position at which an epoch is resumed."""
 
     def owns(self, position: int) -> bool:
         turn, rank = divmod(position - self.base, self.world_size)
         return turn >= 0 and rank == self.rank and turn // self.batch_size % self.num_workers == self.worker
 
     def positions(self, low: int, high: int) -> Iterator[int]:
-        """This reader's positions in [low, high), ascending."""
+        """Yield this reader's positions in [low, high), ascending."""
         turn = max(0, -(-(low - self.base - self.rank) // self.world_size))
         if self.num_workers == 1:
             yield from range(self.base + self.rank + turn * self.world_size, high, self.world_size)
@@ -64,39 +65,42 @@ class Deal(NamedTuple):
             turn = stop
 
     def round_end(self, position: int) -> int:
-        """Where the round of this position ends: by then every rank has had as many samples."""
+        """Return the end of the round of this position: there, every rank has had the same number of samples."""
         return position - (position - self.base) % self.world_size + self.world_size
 
 
-class Lane(Protocol):
+class Cursor(Protocol):
     @property
     def block(self) -> int: ...
 
     @property
     def start(self) -> int:
-        """The turn its block was taken."""
+        """Turn in which its block was taken."""
         ...
 
     @property
     def end(self) -> int | None:
-        """The first turn it has no record for, if that is known."""
+        """First turn for which it has no record; None if unknown."""
         ...
 
     def has(self, turn: int) -> bool:
-        """Whether it has a record for this turn; may have to read to tell."""
+        """Check whether it has a record for this turn; this may read data."""
         ...
 
 
-AnyLane = TypeVar("AnyLane", bound=Lane)
+AnyCursor = TypeVar("AnyCursor", bound=Cursor)
 
 
 def width(blocks: int) -> int:
-    """How many lanes share so many blocks."""
+    """Return the number of cursors for a number of blocks."""
     return next((n for n in WIDTHS if n <= blocks), 0)
 
 
 def permutation(length: int, *key: object) -> list[int]:
-    """The same for the same key on every machine and Python: `random()` is the one part of random that never changes."""
+    """Return a permutation of range(length) that is the same for a key on every machine and Python version.
+
+    It uses `random()`, the only part of the random module whose results are guaranteed not to change.
+    """
     seed = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=16).digest()
     draw = random.Random(int.from_bytes(seed, "big")).random  # noqa: S311  order, not secrets
     keys = [draw() for _ in range(length)]
@@ -105,29 +109,36 @@ def permutation(length: int, *key: object) -> list[int]:
 
 def walk(
     blocks: int,
-    lanes: int,
-    take: Callable[[int, int], AnyLane],
+    cursors: int,
+    take: Callable[[int, int], AnyCursor],
     deal: Deal,
     *,
     place: Place = BEGINNING,
     low: int = 0,
     note: Callable[[Place], None] = lambda place: None,
-) -> Generator[tuple[int, AnyLane, int], None, int]:
-    """(position, lane, turn) of a reader's samples from position `low` on; returns the order's length.
+) -> Generator[tuple[int, AnyCursor, int], None, int]:
+    """Yield (position, cursor, turn) of a reader's samples from position `low` on; return the length of the order.
 
-    `take(block, turn)` makes a lane begin a block. `note` is told a place now and then, from which a walk can begin again.
+    Args:
+        blocks: Number of blocks.
+        cursors: Number of cursors.
+        take: `take(block, turn)` returns a cursor that begins a block.
+        deal: Share of the reader.
+        place: Place at which to begin.
+        low: First position to yield.
+        note: Called from time to time with a place at which another walk can begin.
     """
     at, turn, taken = place.at, place.turn, place.taken
-    alive = [take(block, start) for block, start in place.lanes]
+    alive = [take(block, start) for block, start in place.cursors]
     if not taken:
-        alive = [take(block, 0) for block in range(lanes)]
-        taken = lanes
+        alive = [take(block, 0) for block in range(cursors)]
+        taken = cursors
     noted = taken
     while alive:
-        if taken >= noted + lanes:
+        if taken >= noted + cursors:
             noted = taken
-            note(Place(at, turn, taken, tuple((lane.block, lane.start) for lane in alive)))
-        ends = [lane.end for lane in alive]
+            note(Place(at, turn, taken, tuple((cursor.block, cursor.start) for cursor in alive)))
+        ends = [cursor.end for cursor in alive]
         stop = turn if None in ends else min(end for end in ends if end is not None)
         if stop > turn:
             high = at + len(alive) * (stop - turn)
@@ -135,16 +146,16 @@ def walk(
                 ahead, number = divmod(position - at, len(alive))
                 yield position, alive[number], turn + ahead
             at, turn = high, stop
-        # In this turn a lane ends, or may: each is asked, in order, and yields before the next has to read.
-        going = []
-        for lane in alive:
-            while not (goes_on := lane.has(turn)) and taken < blocks:
-                lane = take(taken, turn)
+        # In this turn a cursor ends, or may end. Check them in order; each yields before the next has to read.
+        remaining = []
+        for cursor in alive:
+            while not (has_record := cursor.has(turn)) and taken < blocks:
+                cursor = take(taken, turn)
                 taken += 1
-            if goes_on:
-                going.append(lane)
+            if has_record:
+                remaining.append(cursor)
                 if at >= low and deal.owns(at):
-                    yield at, lane, turn
+                    yield at, cursor, turn
                 at += 1
-        alive, turn = going, turn + 1
+        alive, turn = remaining, turn + 1
     return at

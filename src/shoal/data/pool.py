@@ -1,4 +1,4 @@
-"""A few background threads for reading ahead. They are daemons: a process that ends does not wait for a slow server."""
+"""Background threads for reading ahead. They are daemons: a process that ends does not wait for a slow server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ T = TypeVar("T")
 
 
 class Pool:
+    """Thread pool that starts a thread per task until it has `threads` of them.
+
+    `_lock` protects the number of started threads only; the queue is safe by itself. A forked child has none of the threads, and
+    its copy of the lock may be held by one of them, so `after_fork` replaces lock and queue before the child's first task.
+    """
+
     def __init__(self, threads: int = THREADS):
         self._threads = threads
         self.after_fork()
@@ -51,4 +57,4 @@ def _serve(work: queue.SimpleQueue[Callable[[], None]]) -> None:
 
 
 pool = Pool()
-"""Work given to it may wait for other running work, but never for work that is still queued."""
+"""Pool of this process. A task may wait for another running task, but never for one that is still queued."""

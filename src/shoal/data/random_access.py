@@ -1,4 +1,4 @@
-"""Records by number, for map-style datasets and samplers."""
+"""Random access to records by number, for map-style datasets and samplers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from shoal.data.pool import pool
 from shoal.data.reader import Reader
 
 _KEPT = 4
-"""Blocks kept whole in memory, of formats that cannot be read from the middle."""
+"""Number of blocks kept in memory, for formats that cannot be read from the middle."""
 
 
 class MapView:
-    """In the order of the files, unshuffled and undealt: a sampler does that. Made by `Stream.as_map()`."""
+    """View of all records in the order of the files, made by `Stream.as_map()`.
+
+    It is neither shuffled nor divided among ranks: a sampler does that.
+    """
 
     def __init__(self, reader: Reader, decode: Callable[[Any], Any] | None = None):
         self._reader, self._decode = reader, decode
@@ -41,7 +44,7 @@ class MapView:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where each block's records end. Blocks nobody has counted yet are read now."""
+        """Record numbers at which the blocks end. Blocks that are not counted yet are read now."""
         numbers = range(len(self._reader.blocks))
         counts = [pool.submit(self._reader.count, number) for number in numbers]
         return list(accumulate(count.result() for count in counts))

@@ -1,4 +1,4 @@
-"""Reading blocks: their records from any number on, and in the mixed order of an epoch."""
+"""Read blocks: their records from any number on, and in the shuffled order of an epoch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shoal.data.source import Source
 
 
 class Reader:
-    """The blocks of a source, and what is known of them."""
+    """Blocks of a source and their index."""
 
     def __init__(self, source: Source, kind: Format, blocks: Sequence[Block], index: Index):
         self.source, self.kind, self.blocks, self.index = source, kind, blocks, index
 
     def records(self, number: int, start: int = 0, *, alone: bool = False) -> Iterator[Any]:
-        """The raw records of a block, from the `start`-th on; `alone` if only that one is wanted."""
+        """Yield the raw records of a block, from the `start`-th on; `alone`: only that one is needed."""
         block, known = self.blocks[number], self.index.get(number)
         marks = known.marks if known is not None else ()
         mark = min(start // MARK, len(marks) - 1) if marks else 0
@@ -45,7 +45,7 @@ class Reader:
         self.kind.warm(self.source, self.blocks[number])
 
     def count(self, number: int) -> int:
-        """How many records a block has; reads it if that is not known."""
+        """Return the number of records of a block; read the block if it is unknown."""
         known = self.index.get(number)
         return known.total if known is not None else sum(1 for _ in self.records(number))
 
@@ -62,8 +62,8 @@ class Reader:
         return InvalidSpec(f"{self.source.label}: {self.blocks[number].path} is malformed: {error}")
 
 
-class BlockLane:
-    """A block as a lane gives it: read in order, mixed within groups, so that a group is all it holds in memory."""
+class BlockCursor:
+    """Cursor over one block: reads it in order and shuffles within groups, so that only one group is in memory."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class BlockLane:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything of it has been read."""
+        """True if some records of the block were read."""
         return self._loaded >= 0
 
     def has(self, turn: int) -> bool:
@@ -100,7 +100,7 @@ class BlockLane:
         return self._count is None or turn - self.start < self._count
 
     def get(self, turn: int) -> Any:
-        """The raw record of this turn. Turns are asked for in ascending order."""
+        """Return the raw record of this turn. Turns must be requested in ascending order."""
         group, within = divmod(turn - self.start, self._group)
         if group != self._loaded:
             self._load(group)

@@ -1,4 +1,4 @@
-"""The way to the server: whose key, which workspace, and how long to wait for an answer."""
+"""Requests to the server for datasets and chunks: key, workspace, and waiting while the server is away."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from shoal.store.wire import decode_frames
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0
-"""Seconds a server may be away while data is streamed: a restart or an upgrade, but less than most collectives wait."""
+"""Seconds a server may be away during streaming: enough for a restart or an upgrade, less than most collectives wait."""
 START_TIMEOUT_S = 30.0
-"""The same before the first byte, when a wrong address is likelier than a restart."""
+"""Seconds a server may be away before the first byte, when a wrong address is more likely than a restart."""
 REQUEST_TIMEOUT_S = 60.0
-"""Seconds of silence within one request."""
+"""Seconds without an answer after which a request fails."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 _SAY_EVERY_S = 30.0
 _CORRUPT_TRIES = 3
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where to go and as whom. What is None comes from the job's environment, else from where the CLI takes it."""
+    """Server, key and workspace. Values that are None come from the job's environment, else from the CLI's settings."""
 
     url: str | None = None
     key: str | None = None
     workspace: str | None = None
 
     def open(self) -> tuple[Http, str]:
-        """A connection and the workspace to use it in."""
+        """Return a connection and the workspace to use."""
         token, url = os.environ.get("SHOAL_JOB_TOKEN"), os.environ.get("SHOAL_URL")
         if token and url and self.url is None and self.key is None:
             return Http(url, token), self.workspace or os.environ.get("SHOAL_WORKSPACE") or DEFAULT_WORKSPACE
@@ -64,12 +64,16 @@ class Access:
 
 
 class Remote:
-    """Datasets and chunks of one workspace, from any thread. Waits out a server that restarts or is busy."""
+    """Datasets and chunks of one workspace; usable from any thread. Waits while the server restarts or is busy.
+
+    `_lock` protects only the opening of the connection, so that threads share one; `Http` itself is safe to share. `fetched` is a
+    statistic and may miss an addition. A forked child opens its own connection.
+    """
 
     def __init__(self, access: Access, *, timeout_s: float = TIMEOUT_S):
         self.access, self.timeout_s = access, timeout_s
         self.fetched = 0
-        """Plain bytes of chunks received so far."""
+        """Uncompressed bytes of chunks received so far."""
         self.after_fork()
         renew_after_fork(self)
 
@@ -89,12 +93,12 @@ class Remote:
         return self._patiently(lambda s: self._http.send("GET", path, timeout_s=s).content, starting=True)
 
     def fetch(self, names: Sequence[str]) -> dict[str, bytes]:
-        """These chunks, each verified."""
+        """Return the chunks of these names, each verified."""
         found: dict[str, bytes] = {}
         try:
             found = self._fetch_framed(names, min(REQUEST_TIMEOUT_S, self.timeout_s))
         except (Unreachable, TimedOut, Corrupt) as error:
-            # One by one, a chunk the server cannot give is an answer; in a framed body it is a broken connection.
+            # In a framed body, a chunk that the server cannot read breaks the connection; a single request gets an error.
             logger.debug("fetching %d chunks one by one: %s", len(names), error)
         for name in names:
             if name not in found:
@@ -114,7 +118,7 @@ class Remote:
         return data
 
     def _patiently(self, call: Callable[[float], T], *, starting: bool = False) -> T:
-        """Call (with the seconds it may take) until it answers; back off between tries, and say that we wait."""
+        """Call a function (with the seconds it may take) until it succeeds, with pauses, and log that we wait."""
         patience_s = min(START_TIMEOUT_S, self.timeout_s) if starting else self.timeout_s
         deadline, wait_s, said, corrupt = time.monotonic() + patience_s, _FIRST_WAIT_S, time.monotonic(), 0
         while True:
@@ -137,7 +141,7 @@ class Remote:
     def _gave_up(self, error: ShoalError, patience_s: float) -> ShoalError:
         return type(error)(
             f"No data from {self._http.url} for {patience_s:.0f} seconds: {error.message}",
-            hint=error.hint or "Look at the server, then resume the job.",
+            hint=error.hint or "Check the server, then resume the job.",
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Where a stream's files are: a dataset on the server or mounted in this job, a folder, S3 or any other URL fsspec knows."""
+"""Sources of a stream's files: a dataset on the server or mounted in this job, a folder, S3 or another URL for fsspec."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound, Refused, Unreachable
+from shoal.core.s3_url import parse_s3_url
 from shoal.data.forks import renew_after_fork
 from shoal.data.pool import pool
 
 PIECE = 512 << 10
-"""Bytes read at once from a file that is read in order."""
+"""Bytes per read of a file that is read in order."""
 WARM_LIMIT = 192
-"""Reads begun ahead and not yet asked for; the oldest are forgotten."""
+"""Maximum number of reads that were started ahead and not used yet; the oldest are dropped."""
 _BEYOND = 64 << 10
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CLOUDS = frozenset({"s3", "gs", "az", "abfs", "abfss"})
 _store_pid: int | None = None
-"""The process that first used obstore."""
+"""Id of the process that first used obstore."""
 _WILD = re.compile(r"[*?\[]")
 
 
 class File(NamedTuple):
     path: str
-    """Below the source's root."""
+    """Path below the source's root."""
     size: int
     stamp: str = ""
-    """Changes when the content does, where the place it lies in can tell."""
+    """Value that changes with the content (ETag or time), if the filesystem has one."""
 
 
 class Source:
-    """Files in one place, by paths below its root. Safe to pickle, to fork, and to use from several threads."""
+    """Files below one root. Safe to pickle, to fork, and to use from several threads."""
 
     def __init__(self, label: str, url: str, files: list[File], options: Mapping[str, Any], pinned: str | None = None):
         self.label = label
-        """What people call it."""
+        """Name for messages, as the user gave it."""
         self.pinned = pinned
-        """NAME@VERSION, for a dataset of the server."""
+        """NAME@VERSION of a dataset on the server, else None."""
         self.files = files
         self._url, self._options = url, dict(options)
         self._sizes = {f.path: f.size for f in files}
@@ -69,19 +70,19 @@ class Source:
 
     @property
     def reads_anywhere(self) -> bool:
-        """Whether a small read in any place costs little: no request of its own."""
+        """True if small reads anywhere in a file are cheap, because they need no request each."""
         return self.is_local or self._url.startswith("shoal://")
 
     def read(self, path: str, start: int, end: int) -> bytes:
         with self._lock:
             begun = self._warm.pop((path, start, end), None)
-        # One that failed while no one waited for it is tried again: the server may be back by now.
+        # A read that failed in the background is tried again: the server may have returned.
         if begun is None or begun.cancel() or (begun.done() and begun.exception()):
             return self._read(path, start, end)
         return begun.result()
 
     def pieces(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """The file's bytes from `start`: up to `end` read ahead, beyond it as long as more is asked for."""
+        """Yield the file's bytes from `start`: read ahead up to `end`, beyond it only on demand."""
         at = start
         while at < end:
             step = min(PIECE, end - at)
@@ -96,7 +97,7 @@ class Source:
             at += step
 
     def warm(self, path: str, start: int, end: int) -> None:
-        """Begin to read the next piece in the background."""
+        """Start to read the next piece in the background."""
         if self.is_local:
             return
         key = (path, start, min(start + PIECE, end))
@@ -119,25 +120,34 @@ class Source:
             data: bytes = fs.cat_file(f"{root}/{path}", start=start, end=end)
         if len(data) != end - start:
             raise Corrupt(
-                f"{self.label}: {path} gave {len(data)} bytes where {end - start} were asked for.",
-                hint="It has changed since the stream began, or its server cannot give parts of a file.",
+                f"{self.label}: {path} gave {len(data)} bytes where {end - start} were requested.",
+                hint="The file has changed since the stream was opened, or its server does not support range requests.",
             )
         return data
 
     def _reading(self, path: str) -> AbstractContextManager[None]:
-        return _explained(f"{self.label}: {path} is not there any more", f"{self.label}: {path}")
+        return _explained(f"{self.label}: {path} does not exist any more", f"{self.label}: {path}")
 
     def _filesystem(self) -> tuple[Any, str]:
-        # Made anew in every process: few filesystems survive a fork.
+        # Opened in every process: few filesystems survive a fork.
         if self._opened is None:
             self._opened = open_filesystem(self._url, self._options)
         return self._opened
 
 
 def open_source(what: str | os.PathLike[str], options: Mapping[str, Any]) -> Source:
-    """A dataset's NAME[@VERSION][/PATH], a path (absolute, or beginning with . or ~), or a URL; its end may be a pattern."""
+    """Open a source.
+
+    Args:
+        what: A dataset's NAME[@VERSION][/PATH], a path (absolute, or beginning with . or ~), or a URL; its end may be a
+            pattern.
+        options: Options of the fsspec filesystem. For S3 they may also stand in the URL (`shoal.core.s3_url`).
+    """
     label, url, pinned = os.fspath(what), _to_url(what), None
-    with _explained(f"There is nothing at {label}", label):
+    if url.startswith("s3://"):
+        place = parse_s3_url(url, is_pattern=True)
+        url, options = f"s3://{place.bucket}/{place.prefix}".rstrip("/"), {**place.options, **options}
+    with _explained(f"There is no data at {label}", label):
         fs, path = open_filesystem(url, options)
         if url.startswith("shoal://"):
             reference, slash, inside = path.partition("/")
@@ -151,7 +161,7 @@ def open_source(what: str | os.PathLike[str], options: Mapping[str, Any]) -> Sou
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """fsspec's filesystem for a URL, and the path in it."""
+    """Return fsspec's filesystem for a URL, and the path in it."""
     try:
         import fsspec
 
@@ -159,7 +169,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtra("Streaming data needs fsspec.", hint="pip install fsspec") from error
     try:
-        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **options))
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **_named_for_s3fs(url, options)))
     except ImportError as error:
         store = _object_store(_scheme(url), options)
         if store is None:
@@ -169,8 +179,19 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         raise InvalidSpec(str(error)) from error
 
 
+def _named_for_s3fs(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with `endpoint` and `region` under the names that s3fs has for them."""
+    found = dict(options)
+    if url.startswith("s3://"):
+        if endpoint := found.pop("endpoint", None):
+            found.setdefault("endpoint_url", endpoint)
+        if region := found.pop("region", None):
+            found["client_kwargs"] = {"region_name": region} | found.get("client_kwargs", {})
+    return found
+
+
 def mounted(reference: str) -> Path | None:
-    """Where this job has the dataset mounted. A version is never assumed to be the mounted one."""
+    """Return the folder where this job has the dataset mounted, or None; always None if a version is given."""
     if "SHOAL_JOB_ID" not in os.environ or "@" in reference:
         return None
     data = Path(os.environ.get("DATA_LOCATION") or "/input")
@@ -190,7 +211,7 @@ def _to_url(what: str | os.PathLike[str]) -> str:
 
 
 def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
-    """obstore's filesystem, for clouds whose own fsspec package is not there."""
+    """Return obstore's filesystem, for clouds whose own fsspec package is not installed; None without obstore."""
     if scheme not in _CLOUDS:
         return None
     try:
@@ -199,10 +220,10 @@ def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
         return None
     global _store_pid
     if _store_pid not in (None, os.getpid()):
-        # It would wait for threads of its parent for ever.
+        # obstore would wait for ever for threads that exist in the parent only.
         raise Refused(
             "obstore, which reads S3 here, does not work in a process forked after its first use.",
-            hint="Give the DataLoader multiprocessing_context='spawn', or pip install s3fs.",
+            hint="Use DataLoader(..., multiprocessing_context='spawn'), or pip install s3fs.",
         )
     _store_pid = os.getpid()
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
@@ -211,7 +232,7 @@ def _object_store(scheme: str, options: Mapping[str, Any]) -> Any:
 
 
 def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
-    """The folder that paths of records are told from, and what is known of each file."""
+    """Return the root folder of a path or pattern, and the description of each file below it."""
     wild = _WILD.search(path)
     if wild:
         root, found = path[: wild.start()].rpartition("/")[0], fs.glob(path, detail=True)
@@ -226,7 +247,7 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
 
 def _file(path: str, info: Mapping[str, Any]) -> File:
     if info.get("size") is None:
-        raise InvalidSpec(f"The size of {path} is not known, so it cannot be streamed.")
+        raise InvalidSpec(f"The size of {path} is unknown, so it cannot be streamed.")
     stamps = (info.get(key) for key in ("e_tag", "ETag", "mtime", "LastModified"))
     return File(path, info["size"], str(next((stamp for stamp in stamps if stamp), "")))
 
@@ -238,13 +259,13 @@ def _scheme(url: str) -> str:
 
 @contextmanager
 def _explained(missing: str, what: str) -> Iterator[None]:
-    """What filesystems raise, as errors of ours."""
+    """Convert errors of filesystems to errors of Shoal."""
     try:
         yield
     except FileNotFoundError as error:
         raise NotFound(f"{missing}: {error}") from error
     except PermissionError as error:
-        raise Forbidden(f"{what} may not be read.") from error
+        raise Forbidden(f"There is no permission to read {what}.") from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "obstore":
             raise

@@ -1,4 +1,4 @@
-"""Streams as torch's DataLoader takes them. Imported only where torch is installed."""
+"""Streams for torch's DataLoader. Imported only where torch is installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from shoal.data.books import CELLS, Cells
+from shoal.data.positions import CELLS, Cells
 from shoal.data.random_access import MapView
 from shoal.data.streams import Stream
 
@@ -15,7 +15,7 @@ data: Any = torch.utils.data
 
 
 class TorchStream(Stream, data.IterableDataset):  # type: ignore[misc]
-    """The place a pass begins at lies in shared memory: workers that persist see `set_epoch`."""
+    """Stream as an IterableDataset. The start of a pass is in shared memory, so that persistent workers see `set_epoch`."""
 
     def _cells(self) -> Cells:
         return TensorCells()
@@ -34,11 +34,14 @@ class TensorCells:
 
 
 class TorchMap(MapView, data.Dataset):  # type: ignore[misc]
-    """A map-style Dataset."""
+    """View of the records as a map-style Dataset."""
 
 
 class Loader(data.DataLoader):  # type: ignore[misc]
-    """Counts the batches it hands over: a state saved between two of them goes on with the second, however many are prefetched."""
+    """DataLoader that counts the batches it delivers.
+
+    A state saved between two batches continues with the second one, however many batches are prefetched.
+    """
 
     def __init__(self, stream: Stream, *, batch_size: int | None = 1, num_workers: int = 0, **options: Any):
         stream.batch_size = batch_size or 1

@@ -1,4 +1,4 @@
-"""Datasets as trees of files: which chunks make up which bytes of which file, and how to get them."""
+"""Datasets as trees of files: the chunks of each file, and reading them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.data.remote import Access, Remote
 from shoal.store.manifest import load_manifest, manifest_id
 
 READ_AHEAD = 8
-"""Chunks fetched in advance of a file that is read in order: about four megabytes."""
+"""Number of chunks fetched in advance for a file that is read in order: about four megabytes."""
 _SURROUNDINGS = ("SHOAL_HOME", "SHOAL_URL", "SHOAL_API_KEY", "SHOAL_WORKSPACE", "SHOAL_JOB_TOKEN")
 
 
@@ -34,11 +34,11 @@ class FileChunks:
 
     @cached_property
     def tag(self) -> str:
-        """Differs where the content does."""
+        """Hash of the content."""
         return hashlib.blake2b(b"".join(bytes.fromhex(c.hash) for c in self._chunks), digest_size=16).hexdigest()
 
     def covering(self, start: int, end: int) -> tuple[Sequence[Chunk], int]:
-        """The chunks that hold bytes [start, end), and where the first of them begins."""
+        """Return the chunks that hold bytes [start, end), and the offset of the first one."""
         first, last = bisect_right(self._ends, start), bisect_right(self._ends, end - 1)
         return self._chunks[first : last + 1], self._ends[first] - self._chunks[first].size
 
@@ -48,7 +48,7 @@ class FileChunks:
 
 
 class Tree:
-    """One version of a dataset: its files, and the folders they imply."""
+    """One version of a dataset: its files and their folders."""
 
     def __init__(self, pinned: str, manifest: Manifest):
         self.pinned = pinned
@@ -56,12 +56,12 @@ class Tree:
         entries = sorted(manifest.files, key=lambda f: f.path)
         self.files = {f.path: FileChunks(f.size, f.chunks) for f in entries}
         self.folders: dict[str, set[str]] = {"": set()}
-        """Names of what lies directly in each."""
+        """Folder → names of its direct entries."""
         for path in self.files:
             self._place(path)
 
     def listing(self, folder: str) -> list[str]:
-        """Paths of what lies directly in a folder."""
+        """Return the paths of the direct entries of a folder."""
         if folder not in self.folders:
             raise FileNotFoundError(f"There is no '{folder}' in dataset '{self.pinned}'.")
         prefix = f"{folder}/" if folder else ""
@@ -83,7 +83,7 @@ class Tree:
 
 
 class Site:
-    """A server and workspace, shared by everything in this process that reads from there."""
+    """Connection to one server and workspace, shared by all readers in this process."""
 
     def __init__(self, remote: Remote, cache: ChunkCache):
         self.remote = remote
@@ -96,7 +96,7 @@ class Site:
         self._lock = threading.Lock()
 
     def tree(self, reference: str) -> Tree:
-        """A dataset by NAME, NAME@VERSION or id. NAME stays at the version that was newest when first asked for."""
+        """Return a dataset by NAME, NAME@VERSION or id. NAME stays at the version that was newest at its first use."""
         with self._lock:
             if reference not in self._trees:
                 found = self._load(reference)
@@ -104,7 +104,7 @@ class Site:
             return self._trees[reference]
 
     def read(self, file: FileChunks, start: int, end: int) -> bytes:
-        """Bytes [start, end), verified. Fetches the chunks that hold them and no others."""
+        """Return the verified bytes [start, end). Only the chunks that hold them are fetched."""
         if start >= end:
             return b""
         chunks, offset = file.covering(start, end)
@@ -115,7 +115,7 @@ class Site:
         return b"".join([memoryview(pieces[0])[start - offset :], *pieces[1:-1], memoryview(pieces[-1])[:last]])
 
     def warm(self, file: FileChunks, start: int) -> None:
-        """Fetch what follows in the background."""
+        """Fetch the chunks that follow `start` in the background."""
         self.chunks.warm(file.following(start))
 
     def _load(self, reference: str) -> Tree:
@@ -129,7 +129,7 @@ class Site:
 
 
 def site(access: Access, timeout_s: float, cache_root: Path, cache_limit: int) -> Site:
-    """The site for these settings, as the environment stands now."""
+    """Return the site for these settings and the current environment."""
     return _site(access, timeout_s, cache_root, cache_limit, tuple(os.environ.get(name) for name in _SURROUNDINGS))
 
 
@@ -148,7 +148,7 @@ def _kept(path: Path, expected: str | None) -> Manifest | None:
 
 
 def _keep(path: Path, data: bytes) -> bytes:
-    """Save the next process a request; not being able to is no harm."""
+    """Write a file for later processes, to save them a request; ignore errors. Return the data."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")

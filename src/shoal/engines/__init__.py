@@ -1,1 +1,1 @@
-"""Who starts agents where. An engine is only a hint about its agents: what they report themselves is the truth."""
+"""Engines start agents on machines; `kinds` finds those that are installed. What an engine knows of an agent is only a hint; the agent's own reports decide."""

@@ -1,4 +1,4 @@
-"""Who holds a directory: pid, start and boot of a process, so that a stale pid is never taken for it."""
+"""Identifies the process that holds a directory by pid, start time and boot id, so that a reused pid is not mistaken for it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 
 from shoal.core.boot import boot_id
-from shoal.core.place import is_own, mark
+from shoal.core.directory_identity import is_own, mark
 from shoal.core.private import write_private
 
 
 def sign(path: Path) -> None:
-    """Leave word that this process holds it."""
+    """Write a file that says that this process holds its directory."""
     me = psutil.Process()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     body = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id(), **mark(path.parent)}
@@ -21,7 +21,7 @@ def sign(path: Path) -> None:
 
 
 def holder(path: Path) -> psutil.Process | None:
-    """Return the live process that signed; None if it is dead, its pid is another's by now, or it signed the original of a copy."""
+    """Return the running process that wrote the file, or None if it has ended or the directory is a copy."""
     try:
         who = json.loads(path.read_text())
         if not is_own(who, path.parent):

@@ -1,14 +1,14 @@
-"""Several engines as one: machines are theirs together, a gang may have nodes on all of them.
+"""Combines several engines into one: it offers all their machines, and an attempt may have nodes on several of them.
 
-Engines come and go while the server runs. Who knows an attempt's node answers for it; one engine in trouble keeps the
-others from nothing.
+Engines can be added and removed while the server runs. The engine that knows a node answers for it. An engine with problems
+does not affect the others.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from shoal.core.errors import NameTaken, NotFound, Refused, ShoalError
@@ -18,9 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 class Engines(Engine):
+    """All engines of a server behind the interface of one."""
+
     def __init__(self, **engines: Engine):
         self._engines = dict(engines)
         self._drained: frozenset[str] = frozenset()
+        self._drained_devices: Mapping[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
     def add(self, name: str, engine: Engine) -> None:
@@ -30,7 +33,7 @@ class Engines(Engine):
             self._engines[name] = engine
 
     def remove(self, name: str) -> Engine:
-        """Its agents are left as they are; from now on nobody here knows them."""
+        """Remove an engine and return it. Its agents continue, but are unknown here from now on."""
         with self._lock:
             if name not in self._engines:
                 raise NotFound(f"There is no engine '{name}'.")
@@ -50,14 +53,20 @@ class Engines(Engine):
         return [f"{name}: {problem}" if several else problem for name, e in self._all() for problem in e.probe()]
 
     def drain(self, machine: str, *, draining: bool) -> None:
-        """Start nothing new on a machine whose own engine does not keep such a state, or start there again."""
+        """Set whether a machine is draining, for engines that do not store that state themselves."""
         with self._lock:
             self._drained = self._drained | {machine} if draining else self._drained - {machine}
 
+    def set_drained_devices(self, reasons: Mapping[tuple[str, str], str]) -> None:
+        """Set the devices that take no new jobs: (machine, identity of the device) → reason."""
+        self._drained_devices = dict(reasons)
+
     def capacity(self) -> list[Machine]:
-        drained = self._drained
+        drained, devices = self._drained, self._drained_devices
         return [
-            replace(machine, state="draining") if machine.name in drained and machine.state == "up" else machine
+            _without(replace(machine, state="draining"), devices)
+            if machine.name in drained and machine.state == "up"
+            else _without(machine, devices)
             for machine, _ in self._machines().values()
         ]
 
@@ -114,18 +123,18 @@ class Engines(Engine):
             return list(self._engines.items())
 
     def _machines(self) -> dict[str, tuple[Machine, Engine]]:
-        """By name; should two engines offer the same name, it is the first one's."""
+        """Return all machines by name; if two engines offer the same name, the first engine's counts."""
         found: dict[str, tuple[Machine, Engine]] = {}
         for name, engine in self._all():
             for machine in engine.capacity():
                 if machine.name in found:
-                    logger.warning("engine %s offers a second machine '%s', which is left out", name, machine.name)
+                    logger.warning("engine %s offers a second machine '%s', which is ignored", name, machine.name)
                 else:
                     found[machine.name] = (machine, engine)
         return found
 
     def _parts(self, gang: Gang) -> list[tuple[Engine, Gang]]:
-        """What each engine has to start, in the order of the nodes."""
+        """Return the part of a gang that each engine has to start, in the order of the nodes."""
         machines = self._machines()
         parts: dict[int, tuple[Engine, Gang]] = {}
         for launch in gang.nodes:
@@ -142,3 +151,16 @@ def _try(action: Callable[[str], None], attempt_id: str) -> None:
         action(attempt_id)
     except (OSError, ShoalError) as error:
         logger.warning("attempt %s: %s", attempt_id, error)
+
+
+def _without(machine: Machine, drained: Mapping[tuple[str, str], str]) -> Machine:
+    """Return the machine with its drained devices marked as unusable."""
+    if not drained or not machine.inventory:
+        return machine
+    marked = tuple(
+        replace(device, problem=f"drained: {why}")
+        if not device.problem and (why := drained.get((machine.name, device.identity)))
+        else device
+        for device in machine.inventory
+    )
+    return replace(machine, inventory=marked)

@@ -1,1 +1,1 @@
-"""Shoal inside other training libraries: one module each, which imports that library only when it is used."""
+"""Integrations with other training libraries: one module per library, which is imported only when it is used."""

@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face Trainer: which one to go on from, and putting finished ones where the platform looks."""
+"""Checkpoints of the Hugging Face Trainer: find the one to resume from, and copy finished ones to the output directory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import shutil
 from pathlib import Path
 
 MARK = "shoal_job.json"
-"""In each checkpoint the callback saw: the job that wrote it."""
+"""File in each checkpoint that names the job that wrote it."""
 _STATE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str] | None = None) -> str | None:
-    """The Trainer checkpoint to go on from, or None at a first start.
+    """Return the Trainer checkpoint to resume from, or None at the first start.
 
-    It is the one the platform gives (SHOAL_RESUME_FROM), else the newest finished one in `output_dir`, else in
-    OUTPUT_DIR: `trainer.train(resume_from_checkpoint=last_checkpoint())`.
+    It is the checkpoint of the platform (SHOAL_RESUME_FROM), else the newest finished one in `output_dir`, else the newest
+    one in OUTPUT_DIR.
+
+    Example: `trainer.train(resume_from_checkpoint=last_checkpoint())`
     """
     given = os.environ.get("SHOAL_RESUME_FROM")
     for folder in (given, output_dir, os.environ.get("OUTPUT_DIR") if os.environ.get("SHOAL_SPOOL") else None):
@@ -28,7 +30,7 @@ def last_checkpoint(output_dir: str | os.PathLike[str] | None = None) -> str | N
 
 
 def newest(folder: Path) -> Path | None:
-    """The folder itself if it is a finished checkpoint, else its newest one."""
+    """Return the folder itself if it is a finished checkpoint, else the newest one in it, or None."""
     if (folder / _STATE).is_file():
         return folder
     found = [p for p in (folder.iterdir() if folder.is_dir() else ()) if _NAME.fullmatch(p.name)]
@@ -37,7 +39,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def is_own(checkpoint: Path) -> bool:
-    """Whether this very job wrote it, in an earlier attempt."""
+    """Check whether this job wrote the checkpoint, in an earlier attempt."""
     try:
         job = json.loads((checkpoint / MARK).read_text()).get("job")
     except (OSError, ValueError, AttributeError):
@@ -53,7 +55,10 @@ def mark(checkpoint: Path) -> None:
 
 
 def mirror(source: Path, output: Path) -> None:
-    """Make the finished checkpoints of `source` appear in `output`, whole or not at all; rotated ones go there too."""
+    """Link or copy the finished checkpoints of `source` to `output`, each complete or not at all.
+
+    Checkpoints that no longer exist in `source` are removed from `output` too.
+    """
     output.mkdir(parents=True, exist_ok=True)
     there = {p.name for p in source.iterdir() if _NAME.fullmatch(p.name) and (p / _STATE).is_file()}
     for name in sorted(there, key=lambda n: _step(Path(n))):

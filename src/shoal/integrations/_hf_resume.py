@@ -1,6 +1,6 @@
-"""Lets `trainer.train()` go on by itself: Trainer.train is told of the checkpoint when one of its callbacks is ours.
+"""Automatic resume of `trainer.train()`: the wrapped Trainer.train gets the checkpoint if the Trainer has our callback.
 
-A callback cannot do that alone, as the Trainer loads checkpoints before it calls any callback.
+A callback alone cannot do that, because the Trainer loads checkpoints before it calls any callback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """Wrap Trainer.train, once per process. Trainers without our callback behave as ever."""
+    """Wrap Trainer.train, once per process. Trainers without our callback are not affected."""
     Trainer: Any = import_module("transformers").Trainer
     original = Trainer.train
     if getattr(original, "_shoal", False):
@@ -40,22 +40,25 @@ def install() -> None:
 
 
 def choose(trainer: Any, asked: str | bool | None) -> str | bool | None:
-    """What to resume from: what was asked for, else what the platform gives, if it is meant to be gone on with."""
+    """Return the checkpoint to resume from: the requested one, else that of the platform.
+
+    The platform's checkpoint is not used if another job wrote it and the script has loaded its weights for fine-tuning.
+    """
     if asked is False or isinstance(asked, str | os.PathLike):
         return asked
     if asked is True:
-        # An attempt starts with an empty output directory: what it wrote before is where the platform put it.
+        # An attempt starts with an empty output directory: earlier checkpoints are where the platform put them.
         return True if newest(Path(trainer.args.output_dir)) else last_checkpoint()
     given = os.environ.get("SHOAL_RESUME_FROM")
     found = newest(Path(given)) if given else None
     if given is None or found is None or (not is_own(found) and _weights_come_from(trainer.model, given)):
         return None
-    logger.info("going on from checkpoint %s", found)
+    logger.info("resuming from checkpoint %s", found)
     return str(found)
 
 
 def _weights_come_from(model: Any, folder: str) -> bool:
-    """The script has loaded this checkpoint's weights itself, to fine-tune them: a new training, not the old one."""
+    """Check whether the script has loaded this checkpoint's weights itself: it fine-tunes them in a new training."""
     name = getattr(getattr(model, "config", None), "_name_or_path", "") or ""
     if not name or not Path(name).exists():
         return False
@@ -64,13 +67,13 @@ def _weights_come_from(model: Any, folder: str) -> bool:
 
 @contextmanager
 def loadable() -> Iterator[None]:
-    """Lets transformers and accelerate of 2024 read the checkpoints they wrote with a torch of today."""
+    """Let versions of transformers and accelerate from 2024 read their own checkpoints with a recent torch."""
     np: Any = import_module("numpy")
     torch: Any = import_module("torch")
-    # Accelerate 0.34 calls the CPU of a worker cpu:0, cpu:1 …, and loads to there.
+    # Accelerate 0.34 names the CPU of a worker cpu:0, cpu:1 … and loads to that device.
     torch.serialization.register_package(90, lambda _: None, _restore_to_cpu)
-    # numpy's generator is in rng_state.pth, which torch since 2.6 refuses unless told that it is fine. These four harmless
-    # names are enough; TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 would allow any code at all.
+    # rng_state.pth contains numpy's generator, which torch 2.6 and later refuse to load. Allowing these four harmless names
+    # is enough; TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 would allow any code.
     core = np._core if int(np.__version__.split(".")[0]) >= 2 else np.core
     names = [core.multiarray._reconstruct, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
     with torch.serialization.safe_globals(names):

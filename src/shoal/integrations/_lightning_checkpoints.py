@@ -1,4 +1,4 @@
-"""Checkpoints of Lightning's Trainer: which one to resume from, and putting finished ones where the platform looks."""
+"""Checkpoints of Lightning's Trainer: find the one to resume from, and link finished ones into the output directory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".ckpt"
 HIDDEN = ".lightning"
-"""Folder in OUTPUT_DIR for the Trainer's own files; the platform looks at finished checkpoints only, which are linked beside it."""
+"""Folder in OUTPUT_DIR for the Trainer's own files. The platform ignores it; finished checkpoints are linked beside it."""
 
 
 def last_checkpoint() -> str | None:
-    """Return the `.ckpt` to resume from, out of the checkpoint that the platform gives (SHOAL_RESUME_FROM); None at a first start.
+    """Return the `.ckpt` file to resume from, in the platform's checkpoint (SHOAL_RESUME_FROM); None at the first start.
 
-    For a Trainer without the callback: `trainer.fit(module, ckpt_path=last_checkpoint())`.
+    Example, for a Trainer without the callback: `trainer.fit(module, ckpt_path=last_checkpoint())`
     """
     given = os.environ.get("SHOAL_RESUME_FROM")
     found = newest(Path(given)) if given else None
@@ -32,26 +32,26 @@ def last_checkpoint() -> str | None:
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step in a folder, however deep, that a training can be resumed from."""
+    """Return the resumable checkpoint with the highest step in a folder or its subfolders, or None."""
     steps = {path: step for path in sorted(folder.rglob(f"*{SUFFIX}")) if (step := _step_of(path)) is not None}
     return max(steps, key=lambda path: steps[path], default=None)
 
 
 def output_dir() -> Path | None:
-    """Return where the platform looks for checkpoints; None outside of a job."""
+    """Return the output directory of the job; None outside a job."""
     output = os.environ.get("OUTPUT_DIR") if os.environ.get("SHOAL_SPOOL") else None
     return Path(output) if output else None
 
 
 def is_written(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is there and whole: some are written in the background, some are folders of shards."""
+    """Check whether a checkpoint is complete: some are written in the background, some are folders of shards."""
     return checkpoint.is_dir() or zipfile.is_zipfile(checkpoint)
 
 
 def publish(checkpoint: Path, output: Path, step: int, metrics: Mapping[str, float]) -> Path | None:
-    """Make a finished checkpoint appear in the output directory with its step and metrics, whole or not at all.
+    """Link a finished checkpoint into the output directory with its step and metrics, complete or not at all.
 
-    Return its folder; None if this step is there already.
+    Return its folder; None if there is already one of this step.
     """
     final = output / f"lightning-step-{step:09d}"
     if final.exists():
@@ -72,7 +72,7 @@ def publish(checkpoint: Path, output: Path, step: int, metrics: Mapping[str, flo
 
 
 def withdraw(published: dict[Path, Path]) -> None:
-    """Remove published checkpoints whose originals the Trainer has deleted, all but the newest of them."""
+    """Remove published checkpoints whose originals the Trainer has deleted; always keep the newest one."""
     for original, folder in list(published.items())[:-1]:
         if not original.exists():
             discard(folder)
@@ -84,7 +84,7 @@ def _step_of(checkpoint: Path) -> int | None:
     torch: Any = import_module("torch")
     file = checkpoint / "meta.pt" if checkpoint.is_dir() else checkpoint
     try:
-        # As the Trainer itself will in a moment: it is a file of the job's own.
+        # Unpickling is acceptable: the Trainer will load the same file, which the job itself wrote.
         loaded = torch.load(file, map_location="cpu", mmap=True, weights_only=False)
         step = int(loaded["global_step"])
     except Exception as error:

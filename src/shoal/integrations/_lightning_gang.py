@@ -1,8 +1,8 @@
-"""Lightning as one training over the workers of a job. Standard library only: also run by interpreters that do not know shoal.
+"""Make Lightning run one training over all workers of a job. Standard library only: interpreters without shoal run it too.
 
-Lightning takes a CPU for one device however many workers a job has. Each worker would then train a model of its own, and all of them
-would end well. So `devices="auto"` on CPUs is made the number of workers, and a Trainer that is set up for another number than
-the job has refuses to fit.
+Lightning counts CPUs as one device, however many workers a job has. Each worker would then silently train its own model. So
+`devices="auto"` on CPUs becomes the number of workers, and a Trainer that is set up for another number of workers than the
+job has refuses to fit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trai
 
 
 def is_gang() -> bool:
-    """Return whether this is one of several workers that the agent or torchrun has started."""
+    """Check whether this is one of several workers that the agent or torchrun has started."""
     return _number("WORLD_SIZE") > 1 and "LOCAL_WORLD_SIZE" in os.environ and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def count_workers_as_devices(module: Any) -> None:
-    """Make one of the modules ACCELERATORS say that "auto" is as many CPU devices as this node has workers."""
+    """Patch a module of ACCELERATORS: "auto" means as many CPU devices as this node has workers."""
     module.CPUAccelerator.auto_device_count = staticmethod(lambda: _number("LOCAL_WORLD_SIZE") if is_gang() else 1)
 
 
 def guard(module: Any) -> None:
-    """Make the Trainer of one of the modules TRAINERS refuse to fit where its workers would train apart."""
+    """Patch the Trainer of a module of TRAINERS: it refuses to fit if its workers would train separate models."""
     fit = module.Trainer.fit
     if getattr(fit, "_shoal_guard", False):
         return
@@ -51,8 +51,8 @@ def check_world(trainer: Any) -> None:
     if is_gang() and trainer.world_size != workers:
         local = _number("LOCAL_WORLD_SIZE")
         raise RuntimeError(
-            f"This job has {workers} workers, but the Trainer is set up for {trainer.world_size}: each worker would train a model "
-            f"of its own. Leave out devices= and num_nodes=, or use devices={local}, num_nodes={workers // local}."
+            f"This job has {workers} workers, but the Trainer is set up for {trainer.world_size}: each worker would train its own "
+            f"model. Omit devices= and num_nodes=, or use devices={local}, num_nodes={workers // local}."
         )
 
 

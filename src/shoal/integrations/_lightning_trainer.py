@@ -1,6 +1,6 @@
-"""Wraps Trainer.fit and Trainer.save_checkpoint for Trainers that have our callback: to resume, and to hear of checkpoints.
+"""Wraps Trainer.fit and Trainer.save_checkpoint for Trainers that have our callback: to resume, and to get checkpoints.
 
-A callback cannot do that alone: which checkpoint to load is settled before it is called, and nothing calls it after a save.
+A callback alone cannot do that: the checkpoint to load is chosen before it is called, and it is not called after a save.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from shoal.integrations._lightning_checkpoints import last_checkpoint
 logger = logging.getLogger(__name__)
 
 _resumed = False
-"""True once a Trainer of this process was given the platform's checkpoint: a second training is another one."""
+"""True once a Trainer of this process got the platform's checkpoint: later Trainers start new trainings."""
 
 
 def install(package: str) -> None:
-    """Wrap the Trainer of `lightning.pytorch` or `pytorch_lightning`, once per process. Others behave as ever."""
+    """Wrap the Trainer of `lightning.pytorch` or `pytorch_lightning`, once per process.
+
+    Trainers without our callback are not affected.
+    """
     fabric = package.replace("pytorch_lightning", "lightning_fabric").replace(".pytorch", ".fabric")
     for name in (package, fabric):
         gang.count_workers_as_devices(import_module(f"{name}.accelerators.cpu"))
@@ -30,7 +33,7 @@ def install(package: str) -> None:
     if getattr(Trainer.fit, "_shoal", False):
         return
     Trainer.fit = _resuming(Trainer.fit)
-    Trainer.save_checkpoint = _telling(Trainer.save_checkpoint)
+    Trainer.save_checkpoint = _reporting(Trainer.save_checkpoint)
 
 
 def _resuming(fit: Any) -> Any:
@@ -51,15 +54,15 @@ def _resuming(fit: Any) -> Any:
     return resuming
 
 
-def _telling(save: Any) -> Any:
+def _reporting(save: Any) -> Any:
     @functools.wraps(save)
-    def telling(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    def reporting(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         saved = save(self, filepath, *args, **kwargs)
         if (ours := _callback_of(self)) is not None:
             ours.checkpoint_saved(self, Path(filepath))
         return saved
 
-    return telling
+    return reporting
 
 
 def _callback_of(trainer: Any) -> Any:
@@ -67,7 +70,7 @@ def _callback_of(trainer: Any) -> Any:
 
 
 def unclaimed_checkpoint() -> str | None:
-    """Return the checkpoint that the platform gives, if no Trainer of this process has resumed from it."""
+    """Return the platform's checkpoint if no Trainer of this process has resumed from it, else None."""
     return None if _resumed else last_checkpoint()
 
 

@@ -1,5 +1,7 @@
-"""`Trainer(..., callbacks=[ShoalCallback])`: metrics, progress, checkpoints, resume and graceful stop for the Hugging Face
-Trainer, transformers 4.44 and later. The Trainer keeps the model, the loop and the checkpoint format; nothing is wrapped.
+"""Callback for the Hugging Face Trainer: metrics, progress, checkpoints, resume and graceful stop.
+
+Works with transformers 4.44 and later. The Trainer keeps the model, the loop and the checkpoint format; models are not
+wrapped.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.errors import MissingExtra, UsageError
 from shoal.integrations._hf_checkpoints import last_checkpoint, mark, mirror
 from shoal.integrations._hf_resume import install
-from shoal.sdk import adapt, start
+from shoal.sdk import library_loops, start
 from shoal.sdk.device import demand_promised
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ try:
     # Untyped: type checking must not depend on whether it is installed, nor on its version.
     _TrainerCallback: Any = import_module("transformers").TrainerCallback
 except ImportError as error:
-    raise MissingExtra("shoal.integrations.hf needs transformers.", hint="pip install 'shoal[hf]'") from error
+    raise MissingExtra("shoal.integrations.hf needs transformers.", hint="pip install 'shoal-train[hf]'") from error
 
 __all__ = ["ShoalCallback", "last_checkpoint"]
 
@@ -34,10 +36,17 @@ _NOT_METRICS = frozenset({"epoch", "step", "total_flos"})
 
 
 class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
-    """Give the class or an instance to `Trainer(callbacks=[…])`.
+    """Callback that records a Hugging Face training; pass the class or an instance to `Trainer(callbacks=[…])`.
 
-    `resume`: whether `trainer.train()` goes on from the checkpoint the platform gives after a restart, without being told.
-    Uses the run of `shoal.init(...)` if there is one, else starts one. Only rank 0 writes metrics.
+    It uses the run of `shoal.init(...)` if there is one, else it starts one. Only rank 0 writes metrics.
+
+    Args:
+        resume: Whether `trainer.train()` resumes from the platform's checkpoint after a restart by itself.
+
+    Example::
+
+        trainer = Trainer(model, args, train_dataset=data, callbacks=[ShoalCallback])
+        trainer.train()
     """
 
     def __init__(self, resume: bool = True) -> None:
@@ -45,8 +54,8 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
         self.resumes_by_itself = resume
         self._run: Run | None = None
         self._before = 0
-        """Global steps of earlier `trainer.train()` calls in this process: one run counts on through all of them."""
-        self._told_output_dir = False
+        """Global steps of earlier `trainer.train()` calls in this process: one run counts the steps of all of them."""
+        self._warned_output_dir = False
         install()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -54,13 +63,13 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
         _check_world(args)
         run = self._run = self._the_run(args, state)
         self._before = run.global_step if state.global_step == 0 and not run.resumed else 0
-        self._tell_position(args, state)
+        self._update_position(args, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         run = self._run
         if run is None:
             return control
-        self._tell_position(args, state)
+        self._update_position(args, state)
         if run.should_stop and not 0 < state.max_steps <= state.global_step:
             control.should_save = True
             control.should_training_stop = True
@@ -79,7 +88,7 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
             self.log_evaluation(named | {f"train/{k}": v for k, v in text.items()})
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer has written `checkpoint-<step>`: say whose it is, and put it where the platform looks."""
+        """Mark the `checkpoint-<step>` that the Trainer has written, and copy it to the output directory of the job."""
         _wait_for_all_ranks()
         output = os.environ.get("OUTPUT_DIR") if os.environ.get("SHOAL_SPOOL") else None
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -87,13 +96,13 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
             return
         mark(checkpoint)
         if output and not Path(args.output_dir).resolve().is_relative_to(Path(output).resolve()):
-            self._tell_where(args.output_dir)
+            self._warn_output_dir(args.output_dir)
             mirror(Path(args.output_dir), Path(output))
 
     def log_step(self, state: Any, metrics: dict[str, Any]) -> None:
-        """Metrics of the training at the Trainer's own step."""
+        """Record training metrics at the Trainer's own step."""
         if self._run is not None:
-            adapt.log_at(self._run, self._before + state.global_step, metrics)
+            library_loops.log_at(self._run, self._before + state.global_step, metrics)
 
     def log_evaluation(self, metrics: dict[str, Any]) -> None:
         if self._run is not None:
@@ -111,9 +120,9 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
             config=_plain(args.to_sanitized_dict()),
         )
 
-    def _tell_position(self, args: Any, state: Any) -> None:
+    def _update_position(self, args: Any, state: Any) -> None:
         assert self._run is not None  # noqa: S101
-        adapt.count(
+        library_loops.count(
             self._run,
             self._before + state.global_step,
             total=self._before + state.max_steps if state.max_steps > 0 else None,
@@ -121,12 +130,12 @@ class ShoalCallback(_TrainerCallback):  # type: ignore[misc]
             epochs=state.num_train_epochs or None,
         )
 
-    def _tell_where(self, output_dir: str) -> None:
-        if not self._told_output_dir:
-            self._told_output_dir = True
+    def _warn_output_dir(self, output_dir: str) -> None:
+        if not self._warned_output_dir:
+            self._warned_output_dir = True
             logger.warning(
                 "checkpoints are written to %s, so finished ones are linked into OUTPUT_DIR for the platform to keep; "
-                "output_dir=os.environ['OUTPUT_DIR'] (or --output_dir /output-checkpoint) spares that",
+                "use output_dir=os.environ['OUTPUT_DIR'] (or --output_dir /output-checkpoint) to avoid that",
                 output_dir,
             )
 
@@ -137,7 +146,7 @@ def _check_world(args: Any) -> None:
     if workers != "1" and str(args.world_size) != workers:
         raise UsageError(
             f"This job has {workers} workers, but the Trainer is set up for {args.world_size}: "
-            "each worker would train a model of its own.",
+            "each worker would train its own model.",
             hint="On CPUs use TrainingArguments(use_cpu=True), or set ACCELERATE_USE_CPU=true.",
         )
 
@@ -147,13 +156,13 @@ def _loggable(value: Any) -> bool:
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that say something: not the many left empty, and nothing that may hold a credential."""
+    """Return the arguments to show: without empty ones, and without those that may hold a credential."""
     empty = (None, "", "None", "[]", "{}", False)
     return {k: v for k, v in config.items() if v not in empty and "token" not in k and k != "local_rank"}
 
 
 def _wait_for_all_ranks() -> None:
-    """Every rank writes a random generator's state of its own into the checkpoint; on_save is called on all of them."""
+    """Wait for all ranks: each writes the state of its random generator into the checkpoint. on_save runs on all of them."""
     dist: Any = import_module("torch.distributed")
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier()

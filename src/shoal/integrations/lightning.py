@@ -1,6 +1,7 @@
-"""`Trainer(..., callbacks=[ShoalCallback()])`: metrics, progress, checkpoints, resume and graceful stop for Lightning's Trainer,
-2.0 and later. The Trainer keeps the model, the loop and the checkpoint format. For Fabric, whose loop is the script's own,
-`run.step` is enough.
+"""Callback for Lightning's Trainer: metrics, progress, checkpoints, resume and graceful stop.
+
+Works with Lightning 2.0 and later. The Trainer keeps the model, the loop and the checkpoint format. With Fabric, the script
+has its own loop: there `run.step` is enough.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shoal.integrations._lightning_checkpoints import (
     withdraw,
 )
 from shoal.integrations._lightning_trainer import install, unclaimed_checkpoint
-from shoal.sdk import adapt, start
+from shoal.sdk import library_loops, start
 from shoal.sdk.device import demand_promised
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ __all__ = ["ShoalCallback", "last_checkpoint"]
 
 
 def _package() -> str:
-    """Return the package the script itself uses: they are twins, and each takes only its own callbacks."""
+    """Return the Lightning package that the script uses. There are two, and each accepts its own callbacks only."""
     names = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
     for name in names:
         try:
@@ -47,19 +48,25 @@ def _package() -> str:
 
 _PACKAGE = _package()
 _Callback: Any = import_module(_PACKAGE).Callback
-# On import, as Trainers are often made before their callbacks are.
+# On import, because Trainers are often created before their callbacks.
 install(_PACKAGE)
 
 
 class ShoalCallback(_Callback):  # type: ignore[misc]
-    """Give an instance to `Trainer(callbacks=[…])`.
+    """Callback that records a Lightning training; pass an instance to `Trainer(callbacks=[…])`.
 
-    Uses the run of `shoal.init(...)` if there is one, else starts one. Only rank 0 writes metrics: the loss of every
-    `log_every_n_steps`-th step as `train/loss`, and whatever the module logs by its own names. The checkpoints of the Trainer
-    are put where the platform keeps them.
+    It uses the run of `shoal.init(...)` if there is one, else it starts one. Only rank 0 writes metrics: the loss of every
+    `log_every_n_steps`-th step as `train/loss`, and all metrics that the module logs, under their own names. Finished
+    checkpoints of the Trainer are linked into the output directory of the job.
 
-    resume      whether the first `trainer.fit()` goes on from the checkpoint the platform gives after a restart, unless it is
-                called with a `ckpt_path` of its own
+    Args:
+        resume: Whether the first `trainer.fit()` without a `ckpt_path` resumes from the platform's checkpoint after a
+            restart.
+
+    Example::
+
+        trainer = Trainer(max_epochs=3, callbacks=[ShoalCallback()])
+        trainer.fit(module, loader)
     """
 
     def __init__(self, resume: bool = True) -> None:
@@ -68,11 +75,11 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
         self._run: Run | None = None
         self._loss: Any = None
         self._unpublished: dict[Path, tuple[int, dict[str, float]]] = {}
-        """Checkpoints that the Trainer has begun to write, with their step and metrics."""
+        """Checkpoints that the Trainer has started to write, with their step and metrics."""
         self._published: dict[Path, Path] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Demand the promised device, and keep the Trainer's own files where no growing folder is taken for a checkpoint."""
+        """Check the promised device, and move the Trainer's own files to a folder that the platform ignores."""
         demand_promised()
         output = output_dir()
         inside = output is not None and Path(trainer.default_root_dir).resolve().is_relative_to(output.resolve())
@@ -91,19 +98,19 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
             checkpoint_every_s=None,
             config=_plain(getattr(pl_module, "hparams", None)),
         )
-        self._tell_position(trainer)
+        self._update_position(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         run, step = self._run, trainer.global_step
         if run is None or step == run.global_step:
             return
-        self._tell_position(trainer)
+        self._update_position(trainer)
         every = max(1, trainer.log_every_n_steps)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._loss = loss if loss is not None else self._loss
         if step == 1 or step % every == 0:
             own = _numbers(trainer.logged_metrics)
-            adapt.log_at(run, step, ({"train/loss": loss} if loss is not None else {}) | own)
+            library_loops.log_at(run, step, ({"train/loss": loss} if loss is not None else {}) | own)
         if run.should_stop and not trainer.should_stop and step < (_total(trainer) or math.inf):
             self._stop(trainer)
 
@@ -116,11 +123,11 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
         self._publish()
 
     def checkpoint_saved(self, trainer: Any, checkpoint: Path) -> None:
-        """The Trainer has written a checkpoint, or begun to; called on every rank."""
+        """Publish a checkpoint that the Trainer has written or started to write; called on every rank."""
         if trainer.is_global_zero and output_dir() is not None and trainer.state.fn == "fit":
             loss = {} if self._loss is None else {"train/loss": float(self._loss)}
-            told = {name: float(value) for name, value in _numbers(trainer.callback_metrics).items()}
-            self._unpublished[checkpoint] = (trainer.global_step, loss | told)
+            logged = {name: float(value) for name, value in _numbers(trainer.callback_metrics).items()}
+            self._unpublished[checkpoint] = (trainer.global_step, loss | logged)
             self._publish()
 
     def _publish(self) -> None:
@@ -132,11 +139,11 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
                 if folder is not None:
                     self._published[checkpoint] = folder
                     if self._run is not None:
-                        adapt.saved(self._run, step, folder.name)
+                        library_loops.saved(self._run, step, folder.name)
         withdraw(self._published)
 
     def _stop(self, trainer: Any) -> None:
-        """All ranks, at the same step: save, and leave the loop, whatever least number of steps or epochs was asked for."""
+        """Save and leave the loop, on all ranks at the same step, also before `min_steps` or `min_epochs` are reached."""
         output = output_dir()
         folder = Path(trainer.default_root_dir) if output is None else output / HIDDEN
         trainer.save_checkpoint(folder / f"stopped-step={trainer.global_step}{SUFFIX}")
@@ -144,24 +151,27 @@ class ShoalCallback(_Callback):  # type: ignore[misc]
         trainer.should_stop = True
 
     def _check_resumed(self, trainer: Any) -> None:
-        """A callback that comes from `configure_callbacks` is too late to resume: better to end than to start over in silence."""
+        """Raise UsageError if a checkpoint was not loaded, instead of silently starting from the beginning.
+
+        A callback from `configure_callbacks` is added too late to resume.
+        """
         is_given = getattr(trainer, "ckpt_path", None) is not None
         if self.resumes_by_itself and not is_given and unclaimed_checkpoint() is not None:
             raise UsageError(
                 "There is a checkpoint to resume from, but the Trainer was not given it.",
-                hint="Trainer(callbacks=[ShoalCallback()]) resumes; ShoalCallback(resume=False) starts from the beginning.",
+                hint="Use Trainer(callbacks=[ShoalCallback()]) to resume, or ShoalCallback(resume=False) to start from the beginning.",
             )
 
-    def _tell_position(self, trainer: Any) -> None:
+    def _update_position(self, trainer: Any) -> None:
         assert self._run is not None  # noqa: S101
         epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-        adapt.count(
+        library_loops.count(
             self._run, trainer.global_step, total=_total(trainer), epoch=float(trainer.current_epoch), epochs=epochs
         )
 
 
 def _total(trainer: Any) -> int | None:
-    """Steps it is to take; Lightning says -1 or infinity for no end."""
+    """Return the total number of steps; None if there is no end (-1 or infinity in Lightning)."""
     steps = trainer.estimated_stepping_batches
     return int(steps) if math.isfinite(steps) and steps > 0 else None
 

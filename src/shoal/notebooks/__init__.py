@@ -1,4 +1,4 @@
-"""Notebooks as scripts that run as jobs. Pure: nothing is run, fetched or written here."""
+"""Conversion of notebooks to scripts that run as jobs. Pure: nothing is run, fetched or written here."""
 
 from shoal.notebooks.convert import REQUIREMENTS, Conversion, convert
 from shoal.notebooks.reading import MAX_BYTES

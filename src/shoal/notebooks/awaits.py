@@ -1,4 +1,4 @@
-"""Cells with `await` at their top: IPython runs those in a loop of its own, a script has to say so."""
+"""Cells with top-level `await`: IPython runs them in its own event loop; a script needs a function and a loop for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from shoal.notebooks.lines import inside_strings
 
 
 def is_async(source: str) -> bool:
-    """Raises SyntaxError for what is no Python in either way."""
+    """Check whether a cell has top-level `await`. Raises SyntaxError if it is not valid Python even with it."""
     code = compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 def wrap(lines: list[str], number: int) -> tuple[list[str], list[str], list[str]]:
-    """Lines to put before the cell's `# %%` line, the cell's own, and after it. Raises SyntaxError where that cannot be done."""
+    """Return the lines before the cell's `# %%` line, the cell's own lines, and the lines after it.
+
+    Raises SyntaxError if the cell cannot be put into an async function.
+    """
     name = f"_cell_{number}"
     body = [
         line if within or not line.strip() else f"    {line}"

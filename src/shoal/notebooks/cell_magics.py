@@ -1,4 +1,5 @@
-"""`%%magics`, which take a whole cell: run as Python without them, run by another program, written to a file, or dropped."""
+"""Translation of `%%magics`, which apply to a whole cell: the cell is run as Python or by a program, written to a file, or
+dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _AS_PYTHON = {
     "memit": "kept without being measured",
     "mprun": "kept without being measured",
     "debug": "kept without the debugger",
-    "capture": "kept; what it prints goes to the log",
+    "capture": "kept; its output goes to the log",
     "ipytest": "kept without pytest",
 }
 _PROGRAMS = {"bash": "bash", "sh": "sh", "shell": "bash", "python": "python", "python3": "python"}
@@ -22,7 +23,7 @@ _WRITES = frozenset({"writefile", "file"})
 
 
 def split_cell_magic(source: str) -> tuple[str, str, int] | None:
-    """The name and the rest of its `%%` line, and which line that is, from 1; comments may stand before it."""
+    """Return the name and the rest of a `%%` line and its line number from 1, or None. Comments may precede it."""
     for number, line in enumerate(source.split("\n"), 1):
         if found := re.match(r"%%(\w+)\s*(.*)", line):
             return found[1], found[2].strip(), number
@@ -32,19 +33,23 @@ def split_cell_magic(source: str) -> tuple[str, str, int] | None:
 
 
 def translate_cell(work: Work, source: str, name: str, rest: str) -> str | None:
-    """The body as Python to go on with, every line in its place; None if the cell is settled (`work.python` has it)."""
+    """Return the body as Python to translate further, with the same line numbers; None if `work.python` is complete."""
     lines, at = source.split("\n"), work.line
     was, body = lines[at - 1], lines[at:]
     if name in _AS_PYTHON:
         captured = rest.split()[0] if name == "capture" and rest and not rest.startswith("-") else ""
         if captured and re.search(rf"\b{re.escape(captured)}\s*[.(]", work.shared.code):
-            work.decide(was, f"{captured} would hold what the cell printed", "Do not read it, or write the text there.")
+            work.decide(
+                was,
+                f"{captured} would contain the output of the cell",
+                "Do not read it, or assign the text in the code.",
+            )
         work.turned(was, _AS_PYTHON[name])
         return "\n".join([*lines[: at - 1], "", *body])
     if name == "script":
         name, _, rest = rest.partition(" ")
         if name in ("false", "true", "echo"):
-            work.dropped(was, "left out in the notebook, too")
+            work.dropped(was, "not run in the notebook either")
             return None
     if name in _PROGRAMS:
         _program(work, was, _PROGRAMS[name], rest, body)
@@ -55,15 +60,15 @@ def translate_cell(work: Work, source: str, name: str, rest: str) -> str | None:
     elif name == "timeit":
         work.dropped(was, "only measures time; the notebook kept none of its variables either")
     else:
-        hint = "Write it in Python, or put it into a file of its own that a shell line runs."
-        work.decide(was, f"%%{name} is another language or a magic this does not know", hint)
+        hint = "Write it in Python, or put it into its own file and run that with a shell line."
+        work.decide(was, f"%%{name} is another language or an unknown magic", hint)
     return None
 
 
 def _program(work: Work, was: str, program: str, rest: str, body: list[str]) -> None:
     if rest:
-        hint = "Give the options up, or write it in Python with subprocess."
-        return work.decide(was, f"the options of %%{program} ({rest}) are IPython's", hint)
+        hint = "Remove the options, or write it in Python with subprocess."
+        return work.decide(was, f"the options of %%{program} ({rest}) work only in IPython", hint)
     work.python = _call("\n" * (work.line - 1), f"_nb.script({program!r}, ", body, ")")
     return work.turned(was, f"run by {program}")
 
@@ -72,7 +77,7 @@ def _file(work: Work, was: str, rest: str, body: list[str]) -> None:
     words = rest.split()
     append, path = "-a" in words, " ".join(w for w in words if w != "-a").strip("'\"")
     if not path:
-        return work.decide(was, "it names no file", "Write the file's name behind it.")
+        return work.decide(was, "it names no file", "Write the file's name after it.")
     ending = ", append=True)" if append else ")"
     work.shared.written.add(path.removesuffix(".py").partition("/")[0])
     start = f"_nb.write({expression(path, work.shared.known)}, "
@@ -81,7 +86,7 @@ def _file(work: Work, was: str, rest: str, body: list[str]) -> None:
 
 
 def _call(before: str, start: str, body: list[str], end: str) -> list[str]:
-    """A call with the body as its text, on the body's own lines where a plain literal can hold it."""
+    """Return a call with the body as a string argument, on the body's own lines if a plain literal can contain it."""
     text = "\n".join(body) + "\n"
     if "'''" in text or "\\" in text:
         made = f"{before}{start}{text!r}{end}".split("\n")

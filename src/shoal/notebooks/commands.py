@@ -1,4 +1,4 @@
-"""`!commands`: packages become requirements, downloads of data ask for a dataset, the rest is run as it is."""
+"""Translation of `!commands`: packages become requirements, downloads need a decision, other commands run unchanged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from shoal.notebooks.model import Work
-from shoal.notebooks.pip import Asked, read_pip
+from shoal.notebooks.pip import PipRequest, read_pip
 from shoal.notebooks.shell import expression, parts, urls_of, uses_names, words_of
 
 _FETCHERS = frozenset({"wget", "curl", "gdown", "axel", "aria2c", "kaggle", "gsutil", "aws", "s3cmd", "rclone"})
@@ -17,11 +17,11 @@ _DRIVE_ID = re.compile(r"(?:/d/|[?&]id=|^)([\w-]{20,})")
 
 
 def translate_shell(work: Work, was: str, command: str) -> str:
-    """One line of Python for a `!command`; '' if nothing is left of it."""
+    """Return one line of Python for a `!command`; '' if nothing of it remains."""
     if command.split()[:1] == ["cd"] and len(parts(command)) == 1:
-        work.dropped(was, "`!cd` changed nothing in the notebook either: its shell ended at once")
+        work.dropped(was, "`!cd` had no effect in the notebook either: it changed the folder of its own shell only")
         return ""
-    left = [part for part in parts(command) if not _is_settled(work, was, part)]
+    left = [part for part in parts(command) if not _is_handled(work, was, part)]
     if not left:
         return ""
     kept = command if len(left) == len(parts(command)) else " && ".join(left)
@@ -30,8 +30,8 @@ def translate_shell(work: Work, was: str, command: str) -> str:
     return f"_nb.sh({expression(kept, work.shared.known)})"
 
 
-def _is_settled(work: Work, was: str, part: str) -> bool:
-    """Whether nothing of this command is to be run; what it becomes instead, or why, is noted."""
+def _is_handled(work: Work, was: str, part: str) -> bool:
+    """Check whether this command must not be run; record its replacement or the reason."""
     words = words_of(part)
     while words and words[0] in ("sudo", "-H", "time", "nohup", "yes", "|"):
         words = words[1:]
@@ -45,17 +45,17 @@ def _is_settled(work: Work, was: str, part: str) -> bool:
     return judge(work, was, words) if judge else False
 
 
-def _packages(work: Work, was: str, part: str, asked: Asked) -> None:
+def _packages(work: Work, was: str, part: str, asked: PipRequest) -> None:
     if asked.verb != "install":
         return work.dropped(
             was, f"`{asked.verb or 'pip'}` changes or shows packages; a job's come from requirements.txt"
         )
     if uses_names(part.replace("{sys.executable}", ""), work.shared.known):
-        return work.decide(was, "which packages depends on variables", "Write them out in the notebook.")
+        return work.decide(was, "the packages depend on variables", "Write the package names in the notebook.")
     if asked.local:
         work.decide(
             was,
-            f"{', '.join(asked.local)} is where the notebook was, not where the job runs",
+            f"{', '.join(asked.local)} exists only where the notebook was, not where the job runs",
             "Put its lines into a requirements.txt, and send the folder too: --dir FOLDER",
         )
     for line in asked.lines:
@@ -69,7 +69,7 @@ def _packages(work: Work, was: str, part: str, asked: Asked) -> None:
 
 
 def _fetches_data(work: Work, was: str, words: list[str]) -> bool:
-    """It stays: whoever lets it run as it is gets what the notebook did."""
+    """Record a decision for a download. Return False: with --as-is, the command runs as in the notebook."""
     url = next(urls_of(words), None)
     drive = next((found[1] for word in words[1:] if (found := _DRIVE_ID.search(word))), None)
     if words[0] == "kaggle" and "download" in words:
@@ -81,19 +81,19 @@ def _fetches_data(work: Work, was: str, words: list[str]) -> bool:
         return False
     else:
         hint = f"shoal dataset push {_dataset_name(url)} --file '{url}'"
-    why = "every worker of every attempt would download this anew: push it once as a dataset and read /input/NAME"
+    why = "every worker of every attempt would download this again: push it once as a dataset and read /input/NAME"
     work.decide(was, why, hint)
     return False
 
 
 def _installs_system(work: Work, was: str, words: list[str]) -> bool:
-    why = "a job cannot install system packages: whoever runs the machines can"
-    work.decide(was, why, "Ask for it there, or leave it out if the notebook runs without it.")
+    why = "a job cannot install system packages; an admin of the machines can"
+    work.decide(was, why, "Ask an admin to install it, or remove the line if the notebook runs without it.")
     return True
 
 
 def _shows_pages(work: Work, was: str, words: list[str]) -> bool:
-    work.dropped(was, "it serves a page, which a job's page makes needless")
+    work.dropped(was, "it serves a web page, which a job does not need")
     return True
 
 

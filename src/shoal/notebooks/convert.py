@@ -1,4 +1,4 @@
-"""A notebook as a script: every cell is translated in its place, and the receipt says what became of each."""
+"""Conversion of a notebook to a script: every cell is translated in place, and the receipt describes each conversion."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from importlib import resources
 from shoal.core.notebooks import RECEIPT_SUFFIX, Receipt
 from shoal.notebooks import awaits, names
 from shoal.notebooks.cell_magics import split_cell_magic, translate_cell
-from shoal.notebooks.choosing import choose
+from shoal.notebooks.entry_cells import choose
 from shoal.notebooks.lines import NOT_PYTHON, pieces
 from shoal.notebooks.magics import translate_line
 from shoal.notebooks.model import Shared, Work
 from shoal.notebooks.order import note_imports, note_order
 from shoal.notebooks.pip import Requirements
 from shoal.notebooks.reading import Cell, read_notebook
+from shoal.notebooks.report import cell_receipt, dropped_cell
 from shoal.notebooks.rewrite import rewrite
-from shoal.notebooks.telling import dropped_cell, settled_cell
 
 HELPERS = "shoal_cells"
 REQUIREMENTS = "requirements.txt"
@@ -35,14 +35,14 @@ class Conversion:
     requirements: list[str]
     receipt: Receipt
     imports: frozenset[str]
-    """Top-level modules that it imports, but for Python's own."""
+    """Top-level modules that it imports, except Python's own."""
 
     def entry(self, folder: str = "") -> str:
-        """The script's path in a source."""
+        """Return the script's path in a source."""
         return f"{folder}/{self.script_name}" if folder else self.script_name
 
     def files(self, earlier: str = "", folder: str = "") -> dict[str, str]:
-        """What to put into a source: path → text. `earlier` is the requirements.txt that is there already."""
+        """Return the files to add to a source as path → text. `earlier` is the text of its existing requirements.txt."""
         made = {
             self.script_name: self.script,
             f"{HELPERS}.py": resources.files("shoal.notebooks").joinpath(f"{HELPERS}.py").read_text("utf-8"),
@@ -55,16 +55,16 @@ class Conversion:
 
 
 def convert(data: bytes, title: str, *, entry_cell: str | None = None, beside: Collection[str] = ()) -> Conversion:
-    """`title` is the notebook's file name, `beside` the files of its folder. Pure: nothing is run, fetched or written.
+    """Convert a notebook. `title` is its file name, `beside` the files of its folder. Pure: nothing is run or written.
 
-    Raises InvalidSpec for what is no notebook, and for an `entry_cell` that is not in it.
+    Raises InvalidSpec if the data is not a notebook, or if it does not have the `entry_cell`.
     """
     notebook = read_notebook(data, title)
     chosen = choose(notebook, entry_cell)
     known = set[str]().union(*(names.bound_in_source(cell.source) for cell in chosen))
     shared = Shared(known=known, code="\n".join(cell.source for cell in chosen))
     works = {cell.number: _translate(shared, cell) for cell in chosen}
-    for cell in notebook.cells:  # what the others install is needed all the same
+    for cell in notebook.cells:  # packages that other cells install are needed too
         if cell.kind == "code" and cell.number not in works:
             _translate(shared, cell)
     trees = {n: tree for n, work in works.items() if (tree := _parsed("\n".join(work.python))) is not None}
@@ -72,7 +72,7 @@ def convert(data: bytes, title: str, *, entry_cell: str | None = None, beside: C
     script_name = script_name_of(title)
     script, places = _assemble(title, script_name, shared, chosen, works)
     cells = [
-        settled_cell(cell, works[cell.number], places.get(cell.number))
+        cell_receipt(cell, works[cell.number], places.get(cell.number))
         if cell.number in works
         else dropped_cell(cell, entry_cell)
         for cell in notebook.cells
@@ -88,7 +88,7 @@ def convert(data: bytes, title: str, *, entry_cell: str | None = None, beside: C
 def script_name_of(title: str) -> str:
     stem = re.sub(r"\.ipynb$", "", title.replace("\\", "/").rpartition("/")[2], flags=re.I)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", stem).strip("._-")[:100] or "notebook"
-    # A script named like a module it imports would be imported in its place.
+    # A script with the name of a module that it imports would be imported instead of it.
     return f"{plain}_notebook.py" if plain in sys.stdlib_module_names or plain in (HELPERS, "torch") else f"{plain}.py"
 
 
@@ -114,7 +114,7 @@ def _translate(shared: Shared, cell: Cell) -> Work:
 
 
 def _check(work: Work) -> None:
-    """Python from here on: rewrite what a job lacks, or leave all of the cell out if it is no Python."""
+    """Rewrite code that works only in a notebook; remove the whole cell if it is not valid Python."""
     tree = _parsed(source := "\n".join(work.python))
     try:
         if tree is None:
@@ -126,7 +126,7 @@ def _check(work: Work) -> None:
         work.line = getattr(error, "lineno", None) or 1
         was = work.python[min(work.line, len(work.python)) - 1] if work.python else ""
         why = getattr(error, "msg", None) or str(error) or "too deeply nested"
-        work.decide(was, f"this is no Python: {why}", "Mend the cell, or leave it out with --entry-cell.")
+        work.decide(was, f"this is not valid Python: {why}", "Fix the cell, or exclude it with --entry-cell.")
         work.python = []
 
 
@@ -140,9 +140,9 @@ def _parsed(source: str) -> ast.Module | None:
 def _assemble(
     title: str, script_name: str, shared: Shared, chosen: list[Cell], works: dict[int, Work]
 ) -> tuple[str, dict[int, int]]:
-    """The script, and the line of each cell's `# %%` in it."""
+    """Return the script, and a mapping of cell number → line of its `# %%` in the script."""
     receipt = script_name.removesuffix(".py") + RECEIPT_SUFFIX
-    lines = [f'"""{_quoted(title)} as a script. What became of each cell is in {receipt}."""', ""]
+    lines = [f'"""{_quoted(title)} as a script. The conversion of each cell is described in {receipt}."""', ""]
     lines += dict.fromkeys(shared.future)
     lines += [f"import {HELPERS} as _nb", "", f"_nb.watch(__file__, {title!r})"]
     used = set[str]().union(*(names.read_anywhere(work.python) for work in works.values()))
@@ -176,7 +176,7 @@ def _cell_lines(work: Work, number: int) -> tuple[list[str], list[str], list[str
 
 
 def _dedented(source: str) -> str:
-    """IPython takes a cell that is indented as a whole."""
+    """Remove the common indentation of a cell, which IPython accepts."""
     first = next((line for line in source.split("\n") if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip())]
     return "\n".join(line.removeprefix(indent) for line in source.split("\n")) if indent else source

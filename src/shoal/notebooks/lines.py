@@ -1,4 +1,5 @@
-"""Where a cell's statements begin, so that `!` and `%` are taken for IPython's only there, never inside strings or brackets."""
+"""Split of a cell into Python and IPython lines. `!` and `%` count only where a statement can begin, never inside strings
+or brackets."""
 
 from __future__ import annotations
 
@@ -12,28 +13,28 @@ _ESCAPED = re.compile(r"\s*[!%?]")
 _HELP = re.compile(r"\s*[%\w][\w.\[\]'\"]*\s*\?{1,2}\s*;?\s*$")
 _TARGET = r"[A-Za-z_][\w.]*(?:\[[^\]=]*\])?"
 ASSIGNED = re.compile(rf"(\s*{_TARGET}(?:\s*,\s*{_TARGET})*)\s*=\s*([!%].*)", re.S)
-"""`files = !ls`: what is assigned to, and the command."""
+"""Pattern of `files = !ls`: the target of the assignment, and the command."""
 _AUTOMATIC = re.compile(r"\s*(pip3?|conda|mamba|cd|ls|ll|cat|cp|mv|mkdir|rmdir|rm|pwd|whos?|env|matplotlib)(?=\s|$)")
 """Magics that IPython also knows without their `%`."""
 _PLAINLY = re.compile(r"\s*(-\w|$)")
 
 
 NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What Python's parser raises for what it cannot read, be it wrong or only too deep."""
+"""Exceptions of Python's parser for code that is invalid or too deeply nested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole lines of a cell: Python as it stands, or one command that only IPython understands."""
+    """Whole lines of a cell: Python code, or one command that only IPython understands."""
 
     line: int
-    """Its first, from 1."""
+    """Number of its first line, from 1."""
     lines: list[str]
     is_python: bool
 
     @property
     def command(self) -> str:
-        """In one line, without the backslashes that continue it."""
+        """Command on one line, without the backslashes that continue it."""
         return " ".join(
             [self.lines[0].rstrip("\\").rstrip(), *(x.rstrip("\\").strip() for x in self.lines[1:])]
         ).strip()
@@ -45,13 +46,13 @@ class Piece:
 
 @dataclass(slots=True)
 class _Reading:
-    """As much of Python's grammar as tells strings, brackets and comments apart."""
+    """Scanner for strings, brackets and comments of Python code."""
 
     quote: str = ""
     depth: int = 0
     is_continued: bool = False
     inside: list[bool] = field(default_factory=list)
-    """For each line fed: whether it began within a string."""
+    """One flag per line: True if it began inside a string."""
 
     @property
     def is_fresh(self) -> bool:
@@ -77,7 +78,7 @@ class _Reading:
             elif token[0] in "'\"":
                 self.quote = token
         if len(self.quote) == 1 and not self.is_continued:
-            self.quote = ""  # not closed on its line: an error Python will tell
+            self.quote = ""  # not closed on its line: Python will report the error
 
 
 def pieces(source: str) -> Iterator[Piece]:
@@ -101,7 +102,7 @@ def pieces(source: str) -> Iterator[Piece]:
 
 
 def inside_strings(lines: list[str]) -> list[bool]:
-    """For each line of Python, whether it begins within a string: such lines must not be indented."""
+    """Return a flag for each line: True if it begins inside a string and must not be indented."""
     reading = _Reading()
     for line in lines:
         reading.feed(line)
@@ -109,7 +110,7 @@ def inside_strings(lines: list[str]) -> list[bool]:
 
 
 def is_ipython(line: str) -> bool:
-    """Whether a line where a statement may begin is for IPython, not for Python."""
+    """Check whether a line, at which a statement may begin, is an IPython command and not Python."""
     if _ESCAPED.match(line) or _HELP.match(line) or ASSIGNED.match(line):
         return True
     found = _AUTOMATIC.match(line)

@@ -1,4 +1,4 @@
-"""IPython's own lines: `%magics`, `!shell`, `help?` and `x = !shell`, each as Python in the same place."""
+"""Translation of IPython's lines (`%magics`, `!shell`, `help?` and `x = !shell`) to Python in the same place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHELL_ALIASES = frozenset(
 _PACKAGES = frozenset({"pip", "pip3", "conda", "mamba", "micromamba", "uv"})
 _RUNS_REST = frozenset({"time", "prun", "lprun", "memit", "mprun"})
 _DROPPED = {
-    "only helps while one types in a notebook": "autoreload load_ext reload_ext unload_ext config pdb debug xmode colors history hist recall rerun"
+    "only helps when typing in a notebook": "autoreload load_ext reload_ext unload_ext config pdb debug xmode colors history hist recall rerun"
     " save edit load loadpy page pastebin precision pprint quickref alias automagic autocall lsmagic magic macro bookmark notebook doctest_mode"
     " autosave rehashx unalias pycat gui logstart logstop logon logoff dhist dirs pushd popd tb unset_env reload_kernel",
     "only shows something": "who whos who_ls pinfo pinfo2 pdef pdoc pfile psource psearch pwd colab_version",
@@ -35,24 +35,24 @@ _PYLAB = (
 
 
 def translate_line(work: Work, piece: Piece) -> str:
-    """Python for it in one line without its indentation; '' if nothing is left."""
+    """Return one line of Python, without indentation, for an IPython line; '' if nothing remains."""
     was = command = piece.command
     if found := ASSIGNED.match(command):
         return _assigned(work, was, found[1].strip(), found[2].strip())
     if command.startswith("?") or command.rstrip("; ").endswith("?"):
-        work.dropped(was, "asks for help, which only shows something")
+        work.dropped(was, "only shows help")
         return ""
     if command.startswith("!"):
         return translate_shell(work, was, command.lstrip("!").strip())
     if command.startswith("%%"):
-        work.decide(was, "a `%%` line stands first in its cell, or is an error", "Move it to the top of the cell.")
+        work.decide(was, "a `%%` line must be the first in its cell", "Move it to the top of the cell.")
         return ""
     name, _, rest = command.lstrip("%").strip().partition(" ")
     return translate_magic(work, was, name, rest.strip())
 
 
 def translate_magic(work: Work, was: str, name: str, rest: str) -> str:
-    """`%name rest`."""
+    """Return one line of Python for `%name rest`; '' if nothing remains."""
     if name in _PACKAGES:
         return translate_shell(work, was, f"{name} {rest}")
     if name in _SHELL_ALIASES:
@@ -64,12 +64,12 @@ def translate_magic(work: Work, was: str, name: str, rest: str) -> str:
     if why := _WHY_DROPPED.get(name):
         work.dropped(was, why)
     else:
-        work.decide(was, f"%{name} is a magic this does not know", "Write in Python what it does, or delete the line.")
+        work.decide(was, f"%{name} is an unknown magic", "Write it in Python, or delete the line.")
     return ""
 
 
 def _assigned(work: Work, was: str, target: str, command: str) -> str:
-    """`x = !shell` and `x = %magic`."""
+    """Return one line of Python for `x = !shell` or `x = %magic`."""
     known = work.shared.known
     if command.startswith("!"):
         work.turned(was, "a list of the lines that the shell prints")
@@ -86,7 +86,7 @@ def _assigned(work: Work, was: str, target: str, command: str) -> str:
     if name == "time":
         work.turned(was, "kept without being timed")
         return f"{target} = {rest}"
-    work.decide(was, f"what %{name} gives back is IPython's", "Write in Python what it does, or delete the line.")
+    work.decide(was, f"the result of %{name} exists only in IPython", "Write it in Python, or delete the line.")
     return ""
 
 
@@ -102,7 +102,7 @@ def _runs_rest(work: Work, was: str, name: str, rest: str) -> str:
 def _cd(work: Work, was: str, rest: str) -> str:
     folder = rest.removeprefix("-q").strip().strip("'\"")
     if folder.startswith("/content/drive"):
-        work.decide(was, "Google Drive is not there in a job: push the folder as a dataset", dataset_hint(folder))
+        work.decide(was, "Google Drive is not available in a job: push the folder as a dataset", dataset_hint(folder))
         return ""
     work.turned(was, "os.chdir")
     return f"_nb.cd({expression(folder, work.shared.known)})"
@@ -121,12 +121,12 @@ def _matplotlib(work: Work, was: str, rest: str) -> str:
     if rest.strip() in ("--list", "-l"):
         work.dropped(was, "only shows something")
         return ""
-    work.turned(was, "figures are drawn unseen", _INLINE)
+    work.turned(was, "figures are drawn without a window", _INLINE)
     return "_nb.no_screen()"
 
 
 def _pylab(work: Work, was: str, rest: str) -> str:
-    work.turned(was, "the imports it stands for", _INLINE)
+    work.turned(was, "replaced by the imports that it makes", _INLINE)
     return _PYLAB
 
 
@@ -136,7 +136,7 @@ def _run(work: Work, was: str, rest: str) -> str:
         why = "it runs another notebook" if words and words[0].endswith(".ipynb") else "its options are IPython's"
         work.decide(was, why, "Put its cells into this one, or convert it: shoal notebook convert FILE -o DIR")
         return ""
-    work.turned(was, "runs the other script and takes its names", "Send the folder it is in: --dir FOLDER")
+    work.turned(was, "runs the other script and imports its names", "Send the folder it is in: --dir FOLDER")
     return f"globals().update(_nb.run({', '.join(expression(word, work.shared.known) for word in words)}))"
 
 
@@ -160,7 +160,7 @@ _TURNED: dict[str, Callable[[Work, str, str], str]] = {
 
 
 def dataset_hint(path: str) -> str:
-    """How to have in a job what a path on somebody's Drive or disk leads to."""
+    """Return the hint to push a folder of a Drive or disk as a dataset."""
     found = re.match(r"/content/drive/(?:MyDrive|My Drive|Shareddrives/[^/]+)/([^/]+)", path)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", found[1]).strip("-._")[:63] if found else "NAME"
     return f"shoal dataset push {name} --file FOLDER, then --dataset {name} and /input/{name} in the code"

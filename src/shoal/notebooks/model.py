@@ -1,4 +1,4 @@
-"""What translating one cell fills in: its lines as Python, what changed in them, and what it asks for."""
+"""State of the translation of a cell: its lines as Python, the changes, and what it needs from the job."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _SHOWN = 160
 
 @dataclass(slots=True)
 class Shared:
-    """One for a notebook."""
+    """State that all cells of a notebook share."""
 
     known: Set[str]
-    """Names the notebook's own code gives values to."""
+    """Names that the notebook's own code defines."""
     code: str = ""
-    """All of its cells."""
+    """Code of all its cells."""
     requirements: Requirements = field(default_factory=Requirements)
     future: list[str] = field(default_factory=list)
-    """`from __future__` imports, which a script has at its top."""
+    """`from __future__` imports, which must be at the top of the script."""
     written: set[str] = field(default_factory=set)
     """Modules that its cells write."""
     colab: set[str] = field(default_factory=set)
     """Names imported from google.colab."""
     widgets: set[str] = field(default_factory=set)
-    """Names of widgets, and of what makes them."""
+    """Names of widgets, and of functions and modules that create them."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One cell under way. `python` has as many lines as the cell, each where it was, so that lines need no map."""
+    """Translation of one cell. `python` has as many lines as the cell, so that line numbers stay the same."""
 
     shared: Shared
     python: list[str] = field(default_factory=list)
     changes: list[CellChange] = field(default_factory=list)
     line: int = 1
-    """Of the cell, that is being translated."""
+    """Line of the cell that is being translated."""
 
     def turned(self, was: str, text: str, hint: str | None = None) -> None:
         self._note(Fate.TURNED, was, text, hint)

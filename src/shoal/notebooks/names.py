@@ -1,4 +1,4 @@
-"""Which names a cell's code gives values to, which it reads as it runs, and what it imports."""
+"""Names that a cell's code defines, reads and imports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def parse(source: str) -> ast.Module:
-    """As IPython would, `await` at the top allowed. Raises one of NOT_PYTHON."""
+    """Parse a cell as IPython does, with top-level `await`. Raises one of NOT_PYTHON."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree: ast.Module = compile(source, "<cell>", "exec", flags=flags, dont_inherit=True)
     return tree
 
 
 def bound_in_source(source: str) -> set[str]:
-    """Of a cell as it stands, with lines only IPython understands."""
+    """Return the names that a cell defines; the cell may contain IPython lines."""
     python, found = list[str](), set[str]()
     for piece in pieces(source):
         if piece.is_python:
@@ -38,7 +38,7 @@ def bound_in_source(source: str) -> set[str]:
 
 
 def bound(tree: ast.AST) -> set[str]:
-    """Names that get a value in the cell's own scope."""
+    """Return the names that are assigned in the cell's own scope."""
     found: set[str] = set()
     for node in _own(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -53,26 +53,26 @@ def bound(tree: ast.AST) -> set[str]:
 
 
 def read(tree: ast.AST) -> set[str]:
-    """Names the cell looks up as it runs: what is inside functions is looked up later, and what it sets itself is its own."""
+    """Return the names that a cell reads when it runs and does not define itself; names inside functions are read later."""
     loads = {n.id for n in _own(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     return loads - bound(tree) - _ALWAYS
 
 
 def read_anywhere(lines: list[str]) -> set[str]:
-    """Names looked up in these lines, in functions too."""
+    """Return the names that these lines read, including those inside functions."""
     nodes = ast.walk(parse("\n".join(lines)))
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def memory_of_results(tree: ast.AST, known: set[str]) -> set[str]:
-    """`Out`, `_`, `_5`: names that only IPython fills in."""
+    """Return the names that only IPython defines: `Out`, `_`, `_5` …"""
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return {name for name in names - stored - known if _MEMORY.fullmatch(name)}
 
 
 def imports(tree: ast.AST) -> set[str]:
-    """Top-level packages, wherever they are imported; those in `try` may be missing."""
+    """Return the imported top-level packages, without those imported in a `try`, which may be missing."""
     guarded = {
         id(inner)
         for node in ast.walk(tree)
@@ -92,7 +92,7 @@ def imports(tree: ast.AST) -> set[str]:
 
 
 def _own(tree: ast.AST) -> list[ast.AST]:
-    """All nodes outside of functions. A comprehension's variables are its own, but `:=` in it is ours."""
+    """Return all nodes outside of functions, without the variables of comprehensions (but with `:=` in them)."""
     todo: list[ast.AST] = [tree]
     found: list[ast.AST] = []
     while todo:

@@ -1,4 +1,4 @@
-"""What concerns a notebook as a whole: cells that ran in another order than they stand in, and packages no cell installs."""
+"""Notes about a whole notebook: cells that ran in a different order, and packages that no cell installs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from shoal.notebooks.pip import PACKAGES, Requirements
 from shoal.notebooks.reading import Cell, Notebook
 
 _ASSUMED = frozenset({"torch", "numpy"})
-"""What every job finds."""
+"""Packages that every job has."""
 
 
 def note_order(
     notebook: Notebook, chosen: list[Cell], works: dict[int, Work], trees: dict[int, ast.Module]
 ) -> list[str]:
-    """Notes for the notebook; a cell that needs what only a later one makes is for somebody to decide."""
+    """Return notes about the order of cells; record a decision for a cell that needs a name that only a later one defines."""
     notes = []
     ran = [cell for cell in chosen if cell.ran_as is not None]
     as_run = [cell.number for cell in sorted(ran, key=lambda cell: cell.ran_as or 0)]
     is_mixed = as_run != [cell.number for cell in ran]
     if is_mixed:
         order = ", ".join(map(str, as_run[:40])) + (" …" if len(as_run) > 40 else "")
-        notes.append(f"The cells last ran in the order {order}; the script runs them in the order they stand in.")
+        notes.append(f"The cells last ran in the order {order}; the script runs them from top to bottom.")
     if ran and (never := [str(cell.number) for cell in chosen if cell.ran_as is None and cell.source.strip()]):
         notes.append(f"Not run since the notebook was opened: cell {', '.join(never)}.")
     later = {cell.number: names.bound(trees[cell.number]) for cell in chosen if cell.number in trees}
@@ -38,13 +38,14 @@ def note_order(
 
 
 def note_imports(imported: set[str], requirements: Requirements) -> list[str]:
-    """Notebooks find much installed that a job's machines may not have."""
+    """Return a note about imported packages that no cell installs: the job's machines may not have them."""
     open_ = sorted(name for name in imported - _ASSUMED if not requirements.covers(name))
     if not open_:
         return []
     asked = " ".join(PACKAGES.get(name, name) for name in open_)
     return [
-        f"Imported, and installed by no cell: {', '.join(open_)}. If the machines lack them, add: %pip install {asked}"
+        f"Imported, but not installed by any cell: {', '.join(open_)}. "
+        f"If the machines do not have them, add: %pip install {asked}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""`pip install` of a notebook as lines of a requirements.txt."""
+"""Conversion of a notebook's `pip install` to lines of a requirements.txt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WITH_VALUE = {
     "--no-binary": "--no-binary",
     "--only-binary": "--only-binary",
 }
-"""Options that a requirements.txt may hold, and what they are called there."""
+"""Options that are allowed in a requirements.txt, and their names there."""
 _FROM_ELSEWHERE = {"-e": "", "--editable": "", "-r": "-r ", "--requirement": "-r "}
-"""Options with a path or a URL, and what stands before that in a requirements.txt: nothing is editable in a job."""
+"""Options with a path or URL, and their prefix in a requirements.txt. Editable installs become normal ones in a job."""
 _ALONE = frozenset({"--pre", "--no-index", "--prefer-binary"})
 _SKIPPED_VALUE = frozenset(
     {"-t", "--target", "--prefix", "--root", "--timeout", "--retries", "--cache-dir", "--proxy", "--progress-bar"}
@@ -35,13 +35,13 @@ PACKAGES = {
     "skimage": "scikit-image",
     "bs4": "beautifulsoup4",
 }
-"""Modules that pip knows by another name."""
+"""Mapping of module → name of its package, where they differ."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(slots=True)
 class Requirements:
-    """Lines in the order they came; of two about the same package the later counts, as it did in the notebook."""
+    """Lines in order; for several lines about one package the last one counts, as in the notebook."""
 
     lines: dict[str, str] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Requirements:
         return made
 
     def covers(self, module: str) -> bool:
-        """Whether a line installs this module, as far as names tell."""
+        """Check whether a line installs this module, judged by names."""
         return _key(PACKAGES.get(module, module)) in self.lines or any(f"/{module}" in line for line in self.lines)
 
     def add(self, line: str) -> None:
@@ -62,42 +62,42 @@ class Requirements:
         self.lines[key] = line
 
     def after(self, earlier: str) -> list[str]:
-        """The lines of a requirements.txt, and ours that are not about the same."""
+        """Return the lines of an existing requirements.txt, plus our lines about other packages."""
         kept = [line for line in earlier.splitlines() if line.strip()]
         there = {_key(line.strip()) for line in kept}
         return kept + [line for key, line in self.lines.items() if key not in there]
 
 
 @dataclass(slots=True)
-class Asked:
-    """What one command asks of pip."""
+class PipRequest:
+    """Request of one pip command."""
 
     verb: str
     lines: list[str]
     local: list[str]
-    """Paths and files, which are where the notebook is, not where the job runs."""
+    """Local paths, which exist where the notebook is, not where the job runs."""
     is_conda: bool = False
 
 
-def read_pip(words: list[str]) -> Asked | None:
-    """None if the command is not about packages."""
+def read_pip(words: list[str]) -> PipRequest | None:
+    """Return the request of a pip or conda command; None for other commands."""
     if words[:1] and words[0] in _CONDA:
-        return _asked(words[1:], is_conda=True)
+        return _parse_request(words[1:], is_conda=True)
     if words[1:2] == ["-m"] and _PYTHON.fullmatch(words[0]):
         words = words[2:]
     words = words[1:] if words[:1] == ["uv"] else words
-    return _asked(words[1:], is_conda=False) if words and _PIP.fullmatch(words[0]) else None
+    return _parse_request(words[1:], is_conda=False) if words and _PIP.fullmatch(words[0]) else None
 
 
-def _asked(words: list[str], *, is_conda: bool) -> Asked:
+def _parse_request(words: list[str], *, is_conda: bool) -> PipRequest:
     verb = next((word for word in words if not word.startswith("-")), "")
-    asked = Asked(verb, [], [], is_conda)
+    asked = PipRequest(verb, [], [], is_conda)
     if verb == "install":
         _read_install([word for n, word in enumerate(words) if n != words.index("install")], asked)
     return asked
 
 
-def _read_install(words: list[str], asked: Asked) -> None:
+def _read_install(words: list[str], asked: PipRequest) -> None:
     todo = list(words)
     while todo:
         word = todo.pop(0)

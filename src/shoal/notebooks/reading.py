@@ -1,6 +1,6 @@
-"""Notebook files: nbformat 4, and 3 with its worksheets. Outputs, widgets and attachments are not even looked at.
+"""Reader of notebook files: nbformat 4, and 3 with its worksheets. Outputs, widgets and attachments are ignored.
 
-The format is small and frozen; a validating library for it would bring ten packages to every machine that has the command line.
+The format is small and frozen; a validating library would add ten packages to every machine with the command line.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Literal
 from shoal.core.errors import InvalidSpec
 
 MAX_BYTES = 256 << 20
-"""Of a notebook with its outputs."""
+"""Maximum size of a notebook with its outputs."""
 MAX_CELLS = 10_000
 MAX_CODE = 4_000_000
-"""Characters in all cells."""
+"""Maximum number of characters in all cells."""
 _KINDS = {"code": "code", "markdown": "markdown", "heading": "markdown", "raw": "raw", "html": "raw"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     number: int
-    """From 1."""
+    """Number of the cell, from 1."""
     kind: Literal["code", "markdown", "raw"]
     source: str
     ran_as: int | None = None
@@ -37,7 +37,7 @@ class Notebook:
 
 
 def read_notebook(data: bytes, title: str) -> Notebook:
-    """Raises InvalidSpec for what is no notebook, or one in another language than Python."""
+    """Read a notebook. Raises InvalidSpec if the data is not a notebook, or not one in Python."""
     if len(data) > MAX_BYTES:
         raise _bad(title, f"has {len(data) >> 20} MiB, more than {MAX_BYTES >> 20}", "Clear its outputs and save it.")
     try:

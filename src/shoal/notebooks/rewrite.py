@@ -1,7 +1,7 @@
-"""Python that only works in a notebook: Colab's modules, IPython's display, widgets, questions to somebody at the keyboard.
+"""Rewriting of Python that works only in a notebook: Colab's modules, IPython's display, widgets, keyboard input.
 
-Only statements that stand by themselves at a cell's top are changed. What is inside `if IN_COLAB:` or `try:` is left as it is:
-there the notebook has already thought of running elsewhere.
+Only top-level statements of a cell are changed. Code inside `if IN_COLAB:` or `try:` is not: there the notebook already handles
+running elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rewrite(work: Work, tree: ast.Module) -> None:
     gone = {id(statement) for statement, _ in changed}
     left = [statement for statement in tree.body if id(statement) not in gone]
     calls = [n for statement in left for n in ast.walk(statement) if isinstance(n, ast.Call)]
-    # From the end, so that places before it stay where they are.
+    # From the end, so that earlier positions stay valid.
     for call in sorted(calls, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         _inside(work, call)
     for statement, new in reversed(changed):
@@ -41,7 +41,7 @@ def rewrite(work: Work, tree: ast.Module) -> None:
 
 
 def _changed(work: Work, node: ast.stmt) -> str | None:
-    """What to put in its place; None to leave it."""
+    """Return the replacement of a statement, or None to keep it."""
     for rule in _RULES:
         new = rule(work, node, ast.unparse(node).partition("\n")[0])
         if new is not None:
@@ -66,9 +66,7 @@ def _imports(work: Work, node: ast.stmt, was: str) -> str | None:
         return ""
     if any(m.partition(".")[0] in _WIDGETS for m in modules):
         work.shared.widgets |= names
-        work.decide(
-            was, "widgets need somebody to turn them", "Set the values in the code, or read them from sys.argv."
-        )
+        work.decide(was, "widgets need a person to use them", "Set the values in the code, or read them from sys.argv.")
         return ""
     if any(m.startswith("tqdm") for m in modules):
         return _tqdm(work, node, was)
@@ -86,7 +84,7 @@ def _ipython(work: Work, node: ast.ImportFrom, was: str) -> str | None:
         work.shared.requirements.add("ipython")
         work.turned(was, "kept, with ipython in requirements.txt")
         return None
-    work.turned(was, "stands for text in the log" if ours is None else "answers None, as outside of a notebook")
+    work.turned(was, "replaced by text in the log" if ours is None else "returns None, as outside of a notebook")
     known = _ON_SCREEN | {"get_ipython"}
     return "; ".join(f"{a.asname or a.name} = _nb.{a.name if a.name in known else 'nothing'}" for a in node.names)
 
@@ -117,7 +115,7 @@ def _colab(work: Work, node: ast.stmt, was: str) -> str | None:
     if module not in work.shared.colab or (module, verb) == ("userdata", "get"):
         return None
     if module == "drive" and verb == "mount":
-        why = "Google Drive is not there in a job: push what you read from it as a dataset"
+        why = "Google Drive is not available in a job: push what you read from it as a dataset"
         work.decide(was, why, dataset_hint("NAME"))
     elif module == "files" and verb == "upload":
         work.decide(was, "there is no browser to upload from: push the files as a dataset", dataset_hint("NAME"))
@@ -138,7 +136,7 @@ def _widget(work: Work, node: ast.stmt, was: str) -> str | None:
         return None
     value_only = isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute)
     work.shared.widgets |= set() if value_only else bound(node)
-    what = "its value is a widget's" if value_only else "widgets need somebody to turn them"
+    what = "its value comes from a widget" if value_only else "widgets need a person to use them"
     work.decide(was, what, "Set the values in the code, or read them from sys.argv.")
     return ""
 
@@ -149,12 +147,12 @@ def _login(work: Work, node: ast.stmt, was: str) -> str | None:
     if name not in _LOGINS:
         return None
     hint = "shoal secret create hf, then --secret HF_TOKEN=hf"
-    work.decide(was, "nobody is there to sign in: the job reads HF_TOKEN by itself", hint)
+    work.decide(was, "a job cannot ask you to sign in; it reads HF_TOKEN instead", hint)
     return ""
 
 
 def _magic_call(work: Work, node: ast.stmt, was: str) -> str | None:
-    """`get_ipython().system('…')`, as exported notebooks have it."""
+    """Return the replacement of `get_ipython().system('…')`, as in exported notebooks."""
     call = _call_of(node)
     if call is None or not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Call):
         return None
@@ -184,7 +182,7 @@ _RULES: tuple[Callable[[Work, ast.stmt, str], str | None], ...] = (
 
 
 def _inside(work: Work, call: ast.Call) -> None:
-    """Calls wherever they are."""
+    """Rewrite a call, at any depth: Colab's secrets, and questions to the user."""
     work.line = call.lineno
     func, was = call.func, ast.unparse(call)
     of = func.value.id if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else None
@@ -195,11 +193,11 @@ def _inside(work: Work, call: ast.Call) -> None:
         _replace(work, (call.lineno, call.col_offset), end, f"_nb.secret({ast.unparse(call.args[0])})")
         work.turned(was, "an environment variable", f"shoal secret create {asked}, then --secret {asked}={asked}")
     elif name in _ASKS and name not in work.shared.known - {"getpass"} and of in (None, "getpass"):
-        work.decide(was, "nobody is there to answer", "Take it from sys.argv, or from a secret: --secret NAME=SECRET")
+        work.decide(was, "a job cannot ask for input", "Take it from sys.argv, or from a secret: --secret NAME=SECRET")
 
 
 def _warn(work: Work, left: list[ast.stmt]) -> None:
-    """What cannot be changed for them."""
+    """Record decisions for code that cannot be rewritten automatically."""
     tree = ast.Module(left, [])
     work.line = 1
     if names := memory_of_results(tree, set(work.shared.known)):
@@ -210,7 +208,7 @@ def _warn(work: Work, left: list[ast.stmt]) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/content/"):
             work.line = node.lineno
             is_drive = node.value.startswith("/content/drive")
-            why = "Google Drive is not there in a job" if is_drive else "only Colab has /content"
+            why = "Google Drive is not available in a job" if is_drive else "only Colab has /content"
             hint = dataset_hint(node.value) if is_drive else "Use a relative path, or a dataset at /input/NAME."
             return work.decide(node.value, why, hint)
     return None
@@ -234,13 +232,13 @@ def _call_of(node: ast.stmt) -> ast.Call | None:
 
 
 def _start(statement: ast.stmt) -> tuple[int, int]:
-    """Line and column, decorators counted."""
+    """Return the line and column of a statement, including its decorators."""
     decorators = getattr(statement, "decorator_list", [])
     return (decorators[0].lineno, 0) if decorators else (statement.lineno, statement.col_offset)
 
 
 def _replace(work: Work, start: tuple[int, int], end: tuple[int, int], new: str) -> None:
-    """Python counts columns in bytes. Lines stay as many as they were."""
+    """Replace a range of the cell's code, keeping the number of lines. Columns are counted in bytes, as in `ast`."""
     first, last = start[0] - 1, end[0]
     before = work.python[first].encode()[: start[1]].decode()
     after = work.python[last - 1].encode()[end[1] :].decode()

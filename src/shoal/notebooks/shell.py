@@ -1,4 +1,4 @@
-"""Shell commands of a notebook: split into parts, recognised by what they are for, and written as Python."""
+"""Shell commands of a notebook: split into parts and words, and written as Python strings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REDIRECTED = re.compile(r"\s+(?:\d?>{1,2}\s*(?:&\d|\S+)|&>\s*\S+)$|\s*\|.*$")
 
 
 def parts(command: str) -> list[str]:
-    """The commands of a line, in order: `a && b; c` are three."""
+    """Return the commands of a line, in order: `a && b; c` are three."""
     made, start = list[str](), 0
     for found in _SEPARATED.finditer(command):
         if found[1]:
@@ -27,7 +27,7 @@ def parts(command: str) -> list[str]:
 
 
 def words_of(command: str) -> list[str]:
-    """Its words as a shell would pass them on, but for redirections; `torch>=2` is what was meant, not a file named =2."""
+    """Return the words of a command as a shell would pass them, without redirections; `torch>=2` stays one word."""
     bare = _UNQUOTED_BOUND.sub(r"\1", command)
     while (shorter := _REDIRECTED.sub("", bare)) != bare:
         bare = shorter
@@ -42,9 +42,9 @@ def urls_of(words: list[str]) -> Iterator[str]:
 
 
 def expression(command: str, known: Set[str]) -> str:
-    """The command as a Python string, with what IPython would have put in: `{expression}` and `$name` of the notebook's own names.
+    """Return the command as a Python string in which `{expression}` and `$name` of the notebook's names are inserted.
 
-    Anything else in braces or after a dollar is the shell's.
+    Anything else in braces or after a dollar sign is left to the shell.
     """
     values: list[ast.expr] = []
     at, literal = 0, ""
@@ -70,7 +70,7 @@ def expression(command: str, known: Set[str]) -> str:
 
 
 def uses_names(command: str, known: Set[str]) -> bool:
-    """Whether what it is depends on the notebook's variables."""
+    """Check whether a command depends on the notebook's variables."""
     return any(_python_of(found[0], known) is not None for found in _EXPANDED.finditer(command))
 
 

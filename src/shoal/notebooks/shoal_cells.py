@@ -1,4 +1,4 @@
-"""What a script made of a notebook calls in place of IPython. It travels with the script and needs nothing but Python."""
+"""Functions that a converted notebook calls instead of IPython. This file is sent with the script and needs only Python."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _before = [_start]
 
 
 def watch(script: str, notebook: str) -> None:
-    """When the script ends with an error, also say in which cell of the notebook that is."""
+    """Add the notebook's cell and line to the error with which the script ends."""
     told = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def add_place(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if where := cell_of(script, _line_in(script, trace)):
             error.add_note(f"In cell {where[0]}, line {where[1]}, of {notebook}.")
         told(kind, error, trace)
 
-    sys.excepthook = tell
+    sys.excepthook = add_place
 
 
 def cell_of(script: str, line: int | None) -> tuple[int, int] | None:
-    """The cell and the line in it that a line of the script comes from: each cell stands below its `# %%` line."""
+    """Return the cell, and the line in it, of a line of the script: each cell begins below its `# %%` line."""
     lines = Path(script).read_text("utf-8").splitlines()
     for at in range(min(line or 0, len(lines)) - 1, -1, -1):
         if lines[at].startswith("# %% cell "):
@@ -40,7 +40,7 @@ def cell_of(script: str, line: int | None) -> tuple[int, int] | None:
 
 
 def sh(command: str) -> int:
-    """`!command`: like in the notebook, a failure is told and the script goes on."""
+    """Run `!command`. As in the notebook, a failure is printed and the script continues."""
     sys.stdout.flush()
     code = subprocess.run([_shell(), "-c", command], env=_env()).returncode
     if code:
@@ -49,28 +49,28 @@ def sh(command: str) -> int:
 
 
 def lines(command: str) -> list[str]:
-    """`x = !command`."""
+    """Run the command of `x = !command` and return the lines of its output."""
     argv = [_shell(), "-c", command]
     done = subprocess.run(argv, env=_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return done.stdout.decode("utf-8", "replace").splitlines()
 
 
 def script(program: str, text: str) -> None:
-    """`%%bash` and its like: a failure is an error here as it was there."""
+    """Run the cell of `%%bash` and similar magics. A failure is an error, as in the notebook."""
     sys.stdout.flush()
     argv = [sys.executable, "-"] if program == "python" else [program]
     subprocess.run(argv, input=text.encode(), env=_env(), check=True)
 
 
 def no_screen() -> None:
-    """`%matplotlib`: whether that is imported already, or later, or is not there at all."""
+    """Replace `%matplotlib`: use the Agg backend, whether matplotlib is imported already, later, or not installed."""
     os.environ["MPLBACKEND"] = "Agg"
     if "matplotlib" in sys.modules:
         sys.modules["matplotlib"].use("Agg")
 
 
 def cd(folder: str) -> None:
-    """`%cd`. Colab's /content is the folder the script was started in."""
+    """Replace `%cd`. Colab's /content is the folder in which the script was started."""
     wanted = _before[-1] if folder == "-" else Path(folder or "~").expanduser()
     if wanted.is_relative_to("/content"):
         wanted = _start / wanted.relative_to("/content")
@@ -80,7 +80,7 @@ def cd(folder: str) -> None:
 
 
 def write(path: str, text: str, *, append: bool = False) -> None:
-    """`%%writefile`. Whole at once: other workers of the job run the same cell, and may be reading it."""
+    """Replace `%%writefile`. The file is replaced atomically: other workers run the same cell and may be reading it."""
     target = Path(path).expanduser()
     if append:
         with target.open("a", encoding="utf-8") as file:
@@ -92,7 +92,7 @@ def write(path: str, text: str, *, append: bool = False) -> None:
 
 
 def run(path: str, *arguments: str) -> dict[str, Any]:
-    """`%run`: the names the other script leaves behind."""
+    """Replace `%run`: run another script and return the names that it defines."""
     argv, sys.argv = sys.argv, [path, *arguments]
     try:
         return {k: v for k, v in runpy.run_path(path, run_name="__main__").items() if not k.startswith("__")}
@@ -101,12 +101,12 @@ def run(path: str, *arguments: str) -> dict[str, Any]:
 
 
 def wait(coroutine: Coroutine[Any, Any, None]) -> None:
-    """A cell with `await` at its top. All such cells share a loop, so that what one starts another may await."""
+    """Run a cell with top-level `await`. All such cells share one event loop, so that one can await tasks of another."""
     _loop().run_until_complete(coroutine)
 
 
 def secret(name: str) -> str:
-    """Colab's `userdata.get`."""
+    """Replace Colab's `userdata.get` by an environment variable."""
     try:
         return os.environ[name]
     except KeyError:
@@ -114,21 +114,21 @@ def secret(name: str) -> str:
 
 
 def display(*things: object, **_: object) -> None:
-    """IPython's `display` where there is only text."""
+    """Replace IPython's `display`: print the objects as text."""
     print(*things, sep="\n", flush=True)
 
 
 def nothing(*things: Any, **_: object) -> Any:
-    """Stands for what only a browser can show, and for clearing it."""
+    """Replace functions that show something in a browser or clear the output."""
     return things[0] if things else None
 
 
 def get_ipython() -> None:
-    """As IPython's own answers outside of it."""
+    """Return None, as IPython's own function does outside of IPython."""
 
 
 def _line_in(script: str, trace: TracebackType | None) -> int | None:
-    """The innermost line of the script that the error passed through."""
+    """Return the innermost line of the script in the traceback, or None."""
     found = None
     while trace is not None:
         if trace.tb_frame.f_globals.get("__file__") == script:
@@ -149,5 +149,5 @@ def _shell() -> str:
 
 
 def _env() -> dict[str, str]:
-    """`python`, `pip` and `torchrun` in a command are those of this interpreter."""
+    """Return the environment with this interpreter's `python`, `pip` and `torchrun` first on the PATH."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -1,4 +1,5 @@
-"""A few true steps of a script in a job's own environment, watched from inside its process. Unmodified scripts are run.
+"""Preflight: run a few real steps of an unmodified script in a job's environment, observed from inside its process.
 
-It is loaded by path, under a name of its own, by an interpreter that may not know shoal: nothing here imports the rest of it.
+The package is loaded by path, under its own name, by an interpreter that may not have shoal: it must not import other parts
+of shoal.
 """

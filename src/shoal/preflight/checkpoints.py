@@ -1,4 +1,4 @@
-"""Checkpoints: what the script saves is read back; where it saves none, one is made of what it trains."""
+"""Test of checkpoints: those that the script saves are read back; if it saves none, one is made of model and optimizer."""
 
 from __future__ import annotations
 
@@ -8,66 +8,66 @@ from typing import Any
 
 from .models import Models
 from .optimizers import Optimizers
-from .trial import Trial
+from .probe import Probe
 
 _LARGEST = 2 << 30
-"""Bytes of what is written or read only to see whether it can be."""
+"""Maximum size in bytes of a checkpoint that is written or read back as a test."""
 _KEPT = ("/output-checkpoint", "/output")
 
 
 class Checkpoints:
-    def __init__(self, torch: Any, trial: Trial, models: Models, optimizers: Optimizers):
-        self._trial, self._models, self._optimizers = trial, models, optimizers
+    def __init__(self, torch: Any, probe: Probe, models: Models, optimizers: Optimizers):
+        self._probe, self._models, self._optimizers = probe, models, optimizers
         self._save, self._load = torch.save, torch.load
         torch.save = self._watched_save
-        trial.at_end.append(self._judge)
+        probe.at_end.append(self._judge)
 
     def _watched_save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        trial, is_path = self._trial, isinstance(f, str | os.PathLike)
-        if not trial.is_here:
+        probe, is_path = self._probe, isinstance(f, str | os.PathLike)
+        if not probe.is_here:
             return self._save(obj, f, *args, **kwargs)
-        trial.saving = True
+        probe.saving = True
         made = self._save(obj, f, *args, **kwargs)
-        trial.saving = False
-        if is_path and trial.seen.steps:
+        probe.saving = False
+        if is_path and probe.seen.steps:
             self._saved(os.fspath(f))
         return made
 
     def _saved(self, path: str) -> None:
-        trial, size = self._trial, os.path.getsize(path)  # noqa: PTH202
-        trial.facts["checkpoint_bytes"] = max(size, trial.facts.get("checkpoint_bytes", 0))
-        trial.reach("save")
+        probe, size = self._probe, os.path.getsize(path)  # noqa: PTH202
+        probe.facts["checkpoint_bytes"] = max(size, probe.facts.get("checkpoint_bytes", 0))
+        probe.reach("save")
         if not self._is_kept(path):
-            trial.find("kept-nowhere", f"{path} is outside of /output-checkpoint.", where=trial.here())
-        if size <= _LARGEST and "load" not in trial.phases:
+            probe.find("kept-nowhere", f"{path} is outside of /output-checkpoint.", where=probe.here())
+        if size <= _LARGEST and "load" not in probe.phases:
             try:
                 self._load(path, map_location="cpu", weights_only=False)
-                trial.reach("load")
+                probe.reach("load")
             except Exception as error:
                 told = f"{os.path.basename(path)} cannot be read back: {type(error).__name__}: {error}"  # noqa: PTH119
-                trial.find("checkpoint", told, where=trial.here())
+                probe.find("checkpoint", told, where=probe.here())
 
     def _is_kept(self, path: str) -> bool:
         real = os.path.realpath(path)
-        if self._trial.own(real) is not None:
+        if self._probe.own(real) is not None:
             return False
-        folders = [*_KEPT, tempfile.gettempdir(), *filter(None, [self._trial.asked.output])]
+        folders = [*_KEPT, tempfile.gettempdir(), *filter(None, [self._probe.asked.output])]
         return any(real.startswith(os.path.realpath(folder) + os.sep) for folder in folders)
 
     def _judge(self) -> None:
-        trial = self._trial
-        if (size := _largest_entry(trial.asked.output)) > 0:
-            # Also those made without torch.save: safetensors, a folder of shards.
-            trial.facts["checkpoint_bytes"] = size
-            trial.reach("save")
-        if trial.seen.steps and "load" not in trial.phases and not trial.has_errors:
+        probe = self._probe
+        if (size := _largest_entry(probe.asked.output)) > 0:
+            # This includes checkpoints written without torch.save: safetensors, a folder of shards.
+            probe.facts["checkpoint_bytes"] = size
+            probe.reach("save")
+        if probe.seen.steps and "load" not in probe.phases and not probe.has_errors:
             self._make_one()
 
     def _make_one(self) -> None:
-        trial = self._trial
+        probe = self._probe
         model = next((m for m in self._models.roots.values() if any(p.requires_grad for p in m.parameters())), None)
-        needed = trial.facts.get("parameter_bytes", 0) + trial.facts.get("optimizer_bytes", 0)
-        trial.facts.setdefault("checkpoint_bytes", needed)
+        needed = probe.facts.get("parameter_bytes", 0) + probe.facts.get("optimizer_bytes", 0)
+        probe.facts.setdefault("checkpoint_bytes", needed)
         if model is None or needed > _LARGEST:
             return
         with tempfile.TemporaryDirectory() as folder:
@@ -79,14 +79,16 @@ class Checkpoints:
                 model.load_state_dict(known["model"])
                 self._optimizers.first.load_state_dict(known["optimizer"])
             except Exception as error:
-                trial.find("checkpoint", f"Model and optimizer do not come back: {type(error).__name__}: {error}")
+                probe.find(
+                    "checkpoint", f"Model and optimizer cannot be saved and loaded: {type(error).__name__}: {error}"
+                )
                 return
-            trial.facts["checkpoint_bytes"] = max(trial.facts["checkpoint_bytes"], os.path.getsize(path))  # noqa: PTH202
-            trial.reach("load")
+            probe.facts["checkpoint_bytes"] = max(probe.facts["checkpoint_bytes"], os.path.getsize(path))  # noqa: PTH202
+            probe.reach("load")
 
 
 def _largest_entry(folder: str) -> int:
-    """A checkpoint is a file or a folder in what is kept."""
+    """Return the size of the largest file or folder in the output folder; each of them is a checkpoint."""
     try:
         entries = list(os.scandir(folder))
     except OSError:

@@ -1,14 +1,14 @@
-"""The Hugging Face Trainer: after a few steps it evaluates, saves and ends its training, as its own callbacks may have it do."""
+"""Hook for the Hugging Face Trainer: a callback makes it evaluate, save and stop after a few steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .trial import STEPS, Trial
+from .probe import STEPS, Probe
 
 
-def install(module: Any, trial: Trial) -> None:
-    callback = _callback(module.TrainerCallback, trial)
+def install(module: Any, probe: Probe) -> None:
+    callback = _callback(module.TrainerCallback, probe)
     original = module.Trainer.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -22,13 +22,13 @@ def install(module: Any, trial: Trial) -> None:
     module.Trainer.push_to_hub = lambda *_, **__: None
 
 
-def _callback(base: Any, trial: Trial) -> Any:
+def _callback(base: Any, probe: Probe) -> Any:
     class Preflight(base):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            trial.facts["total_steps"] = int(state.max_steps)
+            probe.facts["total_steps"] = int(state.max_steps)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            trial.in_pass = True  # it ends here, not in the middle of a step
+            probe.in_pass = True  # the Trainer stops by itself, at the end of a step
             if state.global_step >= min(STEPS, state.max_steps):
                 strategy = getattr(args, "eval_strategy", None) or getattr(args, "evaluation_strategy", "no")
                 control.should_evaluate = _is_on(strategy)
@@ -37,7 +37,7 @@ def _callback(base: Any, trial: Trial) -> Any:
             return control
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            trial.in_pass = False
+            probe.in_pass = False
 
     return Preflight
 

@@ -1,6 +1,6 @@
-"""What a preflight's worker starts: the script, as `python -u script.py …` would, with everything watched that it does.
+"""Launcher of a preflight: run the script as `python -u script.py …` would, and observe it.
 
-python -u launch.py train.py --lr 3e-4        with SHOAL_PREFLIGHT, a JSON object (see trial.Asked), in the environment
+python -u launch.py train.py --lr 3e-4        with SHOAL_PREFLIGHT, a JSON object (see probe.ProbeSettings), in the environment
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 def main() -> int:
     words = sys.argv[1:]
     package()
-    trials, watch, ends = (importlib.import_module(f"{_NAME}.{name}") for name in ("trial", "watch", "ends"))
-    asked = trials.Asked(**json.loads(os.environ.pop(VARIABLE)))
-    trial = trials.Trial(asked)
-    watch.start(trial)
+    probes, watch, ends = (importlib.import_module(f"{_NAME}.{name}") for name in ("probe", "watch", "ends"))
+    asked = probes.ProbeSettings(**json.loads(os.environ.pop(VARIABLE)))
+    probe = probes.Probe(asked)
+    watch.start(probe)
     code = 0
     try:
         _run(words)
-    except trials.Done:
+    except probes.Done:
         pass
     except BaseException as error:
-        code = ends.failed(trial, error)
+        code = ends.failed(probe, error)
     finally:
-        ends.finish(trial)
+        ends.finish(probe)
     _flush()
     return code
 
 
 def package() -> ModuleType:
-    """This package under a name of its own."""
+    """Load this package under its own name, `_shoal_preflight`."""
     if _NAME in sys.modules:
         return sys.modules[_NAME]
     init = os.path.join(_HERE, "__init__.py")  # noqa: PTH118
@@ -67,7 +67,7 @@ def _run(words: list[str]) -> None:
 
 
 def _new_main(path: str) -> dict[str, Any]:
-    """What the script defines must be found in __main__, by pickle and by processes it spawns."""
+    """Return the namespace of a new __main__ module, in which pickle and spawned processes find the script's definitions."""
     module = ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __spec__=None, __cached__=None)
     sys.modules["__main__"] = module

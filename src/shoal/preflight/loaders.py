@@ -1,6 +1,6 @@
-"""Loops over data end early, so that what follows them (an evaluation, a checkpoint) is reached within seconds.
+"""Early end of loops over data, so that the code after them (an evaluation, a checkpoint) is reached within seconds.
 
-Only where the loop is one that may end: a `for` over a loader. What is asked for with next() goes on as it would.
+Only `for` loops over a loader end early. Code that calls next() on a loader gets all batches.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from .trial import STEPS, Trial
+from .probe import STEPS, Probe
 
 _PATIENT = ("accelerate.", "shoal.sdk.", "ignite.", "lightning.", "pytorch_lightning.")
-"""Packages that ask with next() and know the end when they see it."""
+"""Packages that call next() and handle StopIteration, so that their loops can end early too."""
 _MOST_UNUSED = 3
-"""Batches that go through a model without a backward pass before it is held for an evaluation."""
+"""Number of batches without a backward pass after which a loop counts as an evaluation."""
 
 
-def install(torch: Any, trial: Trial) -> None:
+def install(torch: Any, probe: Probe) -> None:
     loader = torch.utils.data.DataLoader
     original = loader.__iter__
     trained: weakref.WeakSet[Any] = weakref.WeakSet()
-    """Loaders a training has gone through."""
+    """Loaders that were used for training."""
 
     def __iter__(self: Any) -> Any:
         inner = original(self)
-        return Pass(torch, trial, self, inner, trained) if trial.is_here else inner
+        return Pass(torch, probe, self, inner, trained) if probe.is_here else inner
 
     loader.__iter__ = __iter__
 
@@ -36,11 +36,11 @@ def install(torch: Any, trial: Trial) -> None:
 class Pass:
     """One pass over a loader."""
 
-    def __init__(self, torch: Any, trial: Trial, loader: Any, inner: Any, trained: weakref.WeakSet[Any]):
-        self._torch, self._trial, self._loader, self._inner, self._trained = torch, trial, loader, inner, trained
-        self._begun = copy.copy(trial.seen)
+    def __init__(self, torch: Any, probe: Probe, loader: Any, inner: Any, trained: weakref.WeakSet[Any]):
+        self._torch, self._probe, self._loader, self._inner, self._trained = torch, probe, loader, inner, trained
+        self._begun = copy.copy(probe.seen)
         self._given = 0
-        self._most_steps = STEPS if trial.seen.steps < STEPS else 1
+        self._most_steps = STEPS if probe.seen.steps < STEPS else 1
 
     def __iter__(self) -> Pass:
         return self
@@ -52,33 +52,33 @@ class Pass:
         return getattr(self._inner, name)
 
     def __next__(self) -> Any:
-        trial = self._trial
-        if not trial.is_here:
+        probe = self._probe
+        if not probe.is_here:
             return next(self._inner)
         may_end = _may_end(sys._getframe(1))
         if may_end:
             self._note()
-            if not self._given and trial.has_enough and self._loader in self._trained:
-                trial.stop()
+            if not self._given and probe.has_enough and self._loader in self._trained:
+                probe.stop()
             if self._is_over():
-                trial.in_pass, trial.cut = False, True
+                probe.in_pass, probe.cut = False, True
                 raise StopIteration
         try:
             batch = next(self._inner)
         except StopIteration:
             self._note()
-            trial.in_pass = False
-            self._tell_empty()
+            probe.in_pass = False
+            self._report_empty()
             raise
         if not self._given:
-            trial.most_batches = max(trial.most_batches, self._length())
+            probe.most_batches = max(probe.most_batches, self._length())
         self._given += 1
-        trial.in_pass = may_end
-        trial.reach("data")
+        probe.in_pass = may_end
+        probe.reach("data")
         return batch
 
     def _is_over(self) -> bool:
-        seen, begun = self._trial.seen, self._begun
+        seen, begun = self._probe.seen, self._begun
         if seen.steps - begun.steps >= self._most_steps:
             return True
         if seen.backwards > begun.backwards:
@@ -88,8 +88,8 @@ class Pass:
         return seen.forwards > begun.forwards and self._given >= _MOST_UNUSED
 
     def _note(self) -> None:
-        """How many batches a training has of it."""
-        seen, begun, facts = self._trial.seen, self._begun, self._trial.facts
+        """Record the number of batches per epoch and per step of a training loader."""
+        seen, begun, facts = self._probe.seen, self._begun, self._probe.facts
         steps = seen.steps - begun.steps
         if not steps or self._loader in self._trained:
             return
@@ -100,19 +100,19 @@ class Pass:
             facts["batches_per_step"] = max(1, round(self._given / steps))
 
     def _length(self) -> int:
-        """0 where nobody knows."""
+        """Return the number of batches, or 0 if it is unknown."""
         try:
             return len(self._loader)
         except (TypeError, NotImplementedError):
             return 0
 
-    def _tell_empty(self) -> None:
-        if not self._given and not self._trial.cut:
+    def _report_empty(self) -> None:
+        if not self._given and not self._probe.cut:
             size = getattr(self._loader, "batch_size", None)
             dataset: Any = getattr(self._loader, "dataset", None)
             count = len(dataset) if hasattr(dataset, "__len__") else "no"
             told = f"A loader gives no batch: {count} samples, batches of {size}."
-            self._trial.find("never-steps", told, where=self._trial.here())
+            self._probe.find("never-steps", told, where=self._probe.here())
 
 
 def _may_end(frame: FrameType) -> bool:

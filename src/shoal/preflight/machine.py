@@ -1,16 +1,15 @@
-"""What the machine has to offer, by its own word. Linux."""
+"""Memory, disk and GPUs of this machine, as Linux reports them."""
 
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def memory() -> int:
-    """Bytes a node may use; 0 where nobody knows."""
+    """Return the bytes of memory that a node may use, or 0 if unknown."""
     found = []
     with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
         for line in file:
@@ -30,7 +29,9 @@ def has_gpu() -> bool:
 
 
 def peak_memory() -> int:
-    """Bytes of this process at its largest."""
+    """Return the peak memory of this process in bytes."""
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,39 +1,39 @@
-"""Models as they are called: which are whole ones, in which mode, with what data, and where the first NaN comes from."""
+"""Observation of model calls: whole models, their mode, their data, and the first module that outputs NaN."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .losses import is_finite
-from .trial import Trial
+from .probe import Probe
 
 _LOOKED_AT = 4
-"""Whole forward passes whose every part is looked at."""
+"""Number of forward passes in which every module is checked."""
 _LARGEST = 1 << 24
-"""Elements of a batch that is kept to be compared."""
+"""Maximum number of elements of a batch that is kept for comparison."""
 
 
 class Models:
-    def __init__(self, torch: Any, trial: Trial):
-        self._torch, self._trial = torch, trial
+    def __init__(self, torch: Any, probe: Probe):
+        self._torch, self._probe = torch, probe
         self._depth = 0
         self._batch: Any = None
-        """The first tensor of the last batch trained on."""
+        """First tensor of the last training batch."""
         self._alike = self._compared = 0
         self._pending: Any = None
-        """Called with gradients, and not known yet to be for training."""
+        """Last call with gradients enabled, until a backward pass shows that it was for training."""
         self.roots: dict[int, Any] = {}
-        """Those that are called by the script itself, in order."""
+        """Models that the script itself calls, in order, by id."""
         self.in_backward = False
         self.not_finite: str | None = None
-        """The first part that made something not finite of what was."""
+        """Name of the first module with a finite input and an output that is not finite."""
         hooks = torch.nn.modules.module
         hooks.register_module_forward_pre_hook(self._before)
         hooks.register_module_forward_hook(self._after, always_call=True)
-        trial.at_end.append(self._judge)
+        probe.at_end.append(self._judge)
 
     def name_of(self, parameters: set[int]) -> list[str]:
-        """What the models call these (by id)."""
+        """Return the names of parameters (given by id) in the models."""
         found: dict[int, str] = {}
         for root in self.roots.values():
             for name, parameter in root.named_parameters():
@@ -42,15 +42,15 @@ class Models:
         return list(found.values())
 
     def trained(self) -> None:
-        """A backward pass has ended: what was called before it is trained."""
-        self._depth = 0  # should a call have been left without its end
+        """Record after a backward pass that the last called model is trained."""
+        self._depth = 0  # in case a call was left without its hook, such as by an exception
         if self._pending is None:
             return
         root, batch, was_training = self._pending
         self._pending = None
         if not was_training and _cares_for_mode(self._torch, root):
             told = f"{type(root).__name__} is trained in evaluation mode."
-            self._trial.find("eval-mode", told)
+            self._probe.find("eval-mode", told)
         if batch is not None:
             if self._batch is not None and self._compared < _LOOKED_AT:
                 self._compared += 1
@@ -59,7 +59,7 @@ class Models:
             self._batch = batch
 
     def _is_watched(self) -> bool:
-        return self._trial.is_here and not self.in_backward and not self._torch.compiler.is_compiling()
+        return self._probe.is_here and not self.in_backward and not self._torch.compiler.is_compiling()
 
     def _before(self, module: Any, args: Any) -> None:
         if not self._is_watched():
@@ -72,35 +72,35 @@ class Models:
         if not self._is_watched():
             return
         self._depth = max(0, self._depth - 1)
-        looking = self.not_finite is None and self._trial.seen.forwards <= _LOOKED_AT
+        looking = self.not_finite is None and self._probe.seen.forwards <= _LOOKED_AT
         if looking and not _finite(self._torch, output) and _finite(self._torch, args):
             self.not_finite = self._called(module)
         if self._depth == 0 and id(module) in self.roots:
-            self._trial.reach("forward")
+            self._probe.reach("forward")
 
     def _root_begins(self, module: Any, args: Any) -> None:
-        torch, trial = self._torch, self._trial
+        torch, probe = self._torch, self._probe
         self.roots.setdefault(id(module), module)
-        trial.seen.forwards += 1
+        probe.seen.forwards += 1
         tensors = [t for a in args for t in _tensors(torch, a)]
-        if trial.seen.forwards <= _LOOKED_AT:
-            self._look_for_nan(module, tensors)
+        if probe.seen.forwards <= _LOOKED_AT:
+            self._check_for_nan(module, tensors)
         if torch.is_grad_enabled():
             first = tensors[0] if tensors and tensors[0].numel() <= _LARGEST else None
             self._pending = (module, None if first is None else first.detach().clone(), module.training)
             return
-        trial.seen.evaluations += 1
-        if trial.seen.steps:
-            trial.reach("evaluation")
+        probe.seen.evaluations += 1
+        if probe.seen.steps:
+            probe.reach("evaluation")
             if module.training and _cares_for_mode(torch, module):
-                trial.find("train-mode", f"{type(module).__name__} is evaluated in training mode.", where=trial.here())
+                probe.find("train-mode", f"{type(module).__name__} is evaluated in training mode.", where=probe.here())
 
-    def _look_for_nan(self, module: Any, tensors: list[Any]) -> None:
-        """Infinite ones may be meant: masks are full of them."""
+    def _check_for_nan(self, module: Any, tensors: list[Any]) -> None:
+        """Record NaN in a batch. Infinite values are allowed, as masks use them."""
         for tensor in tensors:
             if tensor.is_floating_point() and (count := int(self._torch.isnan(tensor).sum())):
-                told = f"Of the batch of {list(tensor.shape)} given to {type(module).__name__}, {count} values are NaN."
-                self._trial.find("data-not-finite", told, where=self._trial.here())
+                told = f"The batch of shape {list(tensor.shape)} for {type(module).__name__} has {count} NaN values."
+                self._probe.find("data-not-finite", told, where=self._probe.here())
 
     def _called(self, module: Any) -> str:
         for root in self.roots.values():
@@ -110,10 +110,10 @@ class Models:
         return type(module).__name__
 
     def _judge(self) -> None:
-        batches = self._trial.most_batches
+        batches = self._probe.most_batches
         if batches > 1 and self._compared >= 2 and self._alike == self._compared:
-            told = f"{self._alike + 1} batches in a row were equal, of {batches} there are."
-            self._trial.find("same-batch", told)
+            told = f"{self._alike + 1} batches in a row were equal, though the loader has {batches}."
+            self._probe.find("same-batch", told)
 
 
 def _finite(torch: Any, value: Any) -> bool:

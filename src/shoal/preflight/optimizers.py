@@ -1,4 +1,4 @@
-"""Optimizers as they step: how fast, on what, and whether anything comes of it."""
+"""Observation of optimizer steps: their speed, their parameters, and whether they have an effect."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from . import machine
 from .losses import is_finite
 from .models import Models
-from .trial import STEPS, Trial
+from .probe import STEPS, Probe
 
 _NAMED = 3
 
 
 class Optimizers:
-    def __init__(self, torch: Any, trial: Trial, models: Models):
-        self._torch, self._trial, self._models = torch, trial, models
+    def __init__(self, torch: Any, probe: Probe, models: Models):
+        self._torch, self._probe, self._models = torch, probe, models
         self.known: dict[int, Any] = {}
         self._at: list[float] = []
-        """When the first optimizer ended each step."""
+        """Times at which the first optimizer finished its steps."""
         self._rates: list[float] = []
         self._without_gradient: set[int] | None = None
-        """Parameters (by id) that had none at any step of the first optimizer."""
+        """Parameters (by id) that had no gradient in any step of the first optimizer."""
         self._held: dict[int, Any] = {}
-        """Optimizer → a gradient it has used and nobody has cleared."""
+        """Mapping of optimizer → a parameter and its gradient that was used and not cleared."""
         self._stale: set[int] = set()
-        """Optimizers whose used gradients a backward pass has added to."""
+        """Optimizers whose used gradients were not cleared before the next backward pass."""
         module: Any = import_module("torch.optim.optimizer")
         module.register_optimizer_step_pre_hook(self._before)
         module.register_optimizer_step_post_hook(self._after)
         self._watch_clearing(torch.optim.Optimizer)
         self._watch_clearing(torch.nn.Module)
-        trial.at_end.append(self._judge)
+        probe.at_end.append(self._judge)
 
     @property
     def first(self) -> Any:
@@ -58,12 +58,12 @@ class Optimizers:
         owner.zero_grad = zero_grad
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._trial.is_here:
+        if not self._probe.is_here:
             return
         self.known.setdefault(id(optimizer), optimizer)
         if id(optimizer) in self._stale:
-            told = "The gradients of the last step are still there, and the new ones are added to them."
-            self._trial.find("no-zero-grad", told, where=self._trial.here())
+            told = "The gradients of the last step were not cleared, and the new ones are added to them."
+            self._probe.find("no-zero-grad", told, where=self._probe.here())
         if optimizer is self.first and len(self._at) < STEPS:
             without = {id(p) for p in _parameters(optimizer) if p.requires_grad and p.grad is None}
             before = self._without_gradient
@@ -72,8 +72,8 @@ class Optimizers:
                 self._find_forgotten()
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        trial = self._trial
-        if not trial.is_here:
+        probe = self._probe
+        if not probe.is_here:
             return
         used = next((p for p in _parameters(optimizer) if p.grad is not None), None)
         if used is not None:
@@ -81,67 +81,67 @@ class Optimizers:
         if optimizer is not self.first:
             return
         self._rates.append(max(float(group.get("lr") or 0) for group in optimizer.param_groups))
-        self._look_at_weights(optimizer)
+        self._check_weights(optimizer)
         self._at.append(time.monotonic())
-        trial.seen.steps += 1
-        if trial.first_step_at is None:
-            trial.first_step_at = self._at[0]
-        trial.reach("step")
-        over = time.monotonic() - trial.first_step_at > 3 * trial.asked.spare_s
-        if trial.has_enough and (not trial.in_pass or over):
-            trial.stop()
+        probe.seen.steps += 1
+        if probe.first_step_at is None:
+            probe.first_step_at = self._at[0]
+        probe.reach("step")
+        over = time.monotonic() - probe.first_step_at > 3 * probe.asked.spare_s
+        if probe.has_enough and (not probe.in_pass or over):
+            probe.stop()
 
-    def _look_at_weights(self, optimizer: Any) -> None:
+    def _check_weights(self, optimizer: Any) -> None:
         if len(self._at) >= STEPS:
             return
         bad = {id(p) for p in _parameters(optimizer) if not is_finite(self._torch, p)}
         if bad:
             told = f"After step {len(self._at) + 1}, {_some(self._models.name_of(bad))} no longer finite."
-            self._trial.find("not-finite", told, where=self._trial.here())
+            self._probe.find("not-finite", told, where=self._probe.here())
 
     def _find_forgotten(self) -> None:
-        """Weights with gradients that no optimizer has, at the first step of the first one."""
+        """Record at the first step if no weight with a gradient belongs to an optimizer."""
         has = {id(p) for p in self._all_parameters()}
         roots = list(self._models.roots.values())
         graded = {id(p) for root in roots for p in root.parameters() if p.requires_grad and p.grad is not None}
         if graded and not graded & has:
             told = f"None of the {len(graded)} weights with a gradient is in the optimizer."
-            self._trial.find("not-optimized", told, where=self._trial.here())
+            self._probe.find("not-optimized", told, where=self._probe.here())
 
     def _all_parameters(self) -> list[Any]:
-        """Of all optimizers there are, also of those that have not stepped yet."""
+        """Return the parameters of all optimizers, including those that have not made a step yet."""
         import gc
 
         kind = self._torch.optim.Optimizer
-        # By their types: to ask some objects for their class would import things.
+        # type(o), not o.__class__: the latter makes some lazy objects import modules.
         found = [o for o in gc.get_objects() if issubclass(type(o), kind)]
         return [p for o in found if getattr(o, "param_groups", None) for p in _parameters(o)]
 
     def _judge(self) -> None:
-        trial = self._trial
-        self._tell_sizes()
+        probe = self._probe
+        self._record_sizes()
         gaps = [b - a for a, b in zip(self._at, self._at[1:], strict=False)]
         if gaps:
-            trial.facts["step_s"] = round(statistics.median(gaps[:STEPS]), 6)
-            trial.facts["first_step_s"] = round(self._at[0] - trial.began_at, 3)
-        if self.first is None and not trial.stopping and not trial.has_errors and self._all_parameters():
-            trial.find("never-steps", "It makes an optimizer, and ends without a single step.")
+            probe.facts["step_s"] = round(statistics.median(gaps[:STEPS]), 6)
+            probe.facts["first_step_s"] = round(self._at[0] - probe.began_at, 3)
+        if self.first is None and not probe.stopping and not probe.has_errors and self._all_parameters():
+            probe.find("never-steps", "The script creates an optimizer but ends without a step.")
         if len(self._rates) > 1 and not any(self._rates):
-            trial.find("learning-rate", f"The learning rate is 0 in all {len(self._rates)} steps.")
+            probe.find("learning-rate", f"The learning rate is 0 in all {len(self._rates)} steps.")
         if self._without_gradient:
-            self._tell_unused(self._without_gradient)
+            self._report_unused(self._without_gradient)
 
-    def _tell_unused(self, unused: set[int]) -> None:
-        kind, trial = self._torch.nn.parallel.DistributedDataParallel, self._trial
+    def _report_unused(self, unused: set[int]) -> None:
+        kind, probe = self._torch.nn.parallel.DistributedDataParallel, self._probe
         strict = [r for r in self._models.roots.values() if isinstance(r, kind) and not r.find_unused_parameters]
-        fatal = trial.ended_over_unused or (trial.asked.workers > 1 and bool(strict))
+        fatal = probe.ended_over_unused or (probe.asked.workers > 1 and bool(strict))
         told = f"{_some(self._models.name_of(unused))} without a gradient in every step."
-        trial.find("unused-parameters", told, severity="error" if fatal else None)
+        probe.find("unused-parameters", told, severity="error" if fatal else None)
 
-    def _tell_sizes(self) -> None:
+    def _record_sizes(self) -> None:
         if self.first is None:
             return
-        facts, parameters = self._trial.facts, [p for o in self.known.values() for p in _parameters(o)]
+        facts, parameters = self._probe.facts, [p for o in self.known.values() for p in _parameters(o)]
         facts["parameters"] = sum(p.numel() for p in parameters)
         facts["parameter_bytes"] = _bytes(parameters)
         facts["gradient_bytes"] = _bytes([p.grad for p in parameters if p.grad is not None]) or _bytes(
@@ -156,7 +156,7 @@ class Optimizers:
             facts["on"] = "GPU"
         else:
             facts |= {"peak_bytes": machine.peak_memory(), "on": "machine"}
-            facts["limit_bytes"] = self._trial.asked.memory or machine.memory()
+            facts["limit_bytes"] = self._probe.asked.memory or machine.memory()
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Everything a preflight can find: how bad it is, why it matters, what to do."""
+"""Rules of the preflight: severity, reason and remedy of every finding."""
 
 from __future__ import annotations
 
@@ -13,114 +13,110 @@ class Rule(NamedTuple):
     fix: str
 
 
-_WOULD_END = "The job would end there, after it had waited for its turn."
+_WOULD_END = "The job would fail there, after waiting in the queue."
 
 RULES: dict[str, Rule] = {
     "import": Rule(
-        ERROR, _WOULD_END, "Name the package in requirements.txt at the root of the code, or correct the import."
+        ERROR, _WOULD_END, "Add the package to requirements.txt at the root of the code, or correct the import."
     ),
-    "arguments": Rule(ERROR, _WOULD_END, "Correct what follows `--`; `python SCRIPT --help` lists what it takes."),
+    "arguments": Rule(ERROR, _WOULD_END, "Correct the arguments after `--`; `python SCRIPT --help` lists the options."),
     "file": Rule(
-        ERROR, _WOULD_END, "Give the data with `--dataset NAME` and read it from /input/NAME, or add it to the code."
+        ERROR, _WOULD_END, "Add the data with `--dataset NAME` and read it from /input/NAME, or add it to the code."
     ),
-    "data": Rule(ERROR, _WOULD_END, "Look at the sample it fails on; `shoal dataset check` goes through all of them."),
-    "environment": Rule(ERROR, _WOULD_END, "Correct requirements.txt; the job's output says what pip said."),
+    "data": Rule(ERROR, _WOULD_END, "Check the sample that fails; `shoal dataset check` checks all of them."),
+    "environment": Rule(ERROR, _WOULD_END, "Correct requirements.txt; the job's output contains pip's messages."),
     "crash": Rule(ERROR, _WOULD_END, "Correct it, and try again; `shoal run SCRIPT` runs it here."),
     "killed": Rule(
-        ERROR, _WOULD_END, "If it was for want of memory: a smaller batch, fewer data workers, or a larger machine."
+        ERROR, _WOULD_END, "If it ran out of memory, use a smaller batch, fewer data workers, or a larger machine."
     ),
     "cut-short": Rule(
         WARNING,
-        "A preflight ends loops over data early. This may come of that, and may be a fault of the script.",
+        "A preflight ends loops over data early. This may be the cause, or the script may have a bug.",
         "Run it for an epoch with `shoal run SCRIPT`, or submit it with --no-preflight.",
     ),
-    "shapes": Rule(
-        ERROR, "What is compared or multiplied does not fit together.", "Make the shapes equal before this line."
-    ),
+    "shapes": Rule(ERROR, "The shapes of the tensors do not match.", "Make the shapes match before this line."),
     "labels": Rule(
         ERROR,
-        "On a CPU the job would end there; on a GPU it would with an assertion that names no line.",
-        "Let the last layer have as many outputs as there are classes, and count labels from 0.",
+        "The job would fail there; on a GPU with an assertion that does not name the line.",
+        "Give the last layer as many outputs as there are classes, and number labels from 0.",
     ),
     "token-ids": Rule(
         ERROR,
-        "On a CPU the job would end there; on a GPU it would with an assertion that names no line.",
+        "The job would fail there; on a GPU with an assertion that does not name the line.",
         "Take tokenizer and model from the same place, or call `model.resize_token_embeddings(len(tokenizer))`.",
     ),
     "not-finite": Rule(
         ERROR,
-        "From there on every weight is NaN, and the job would run to its end and train nothing.",
-        "A smaller learning rate, no logarithm or division of zero, and data without NaN.",
+        "From then on, all weights become NaN: the job would run to its end without training anything.",
+        "Use a smaller learning rate, avoid logarithms of zero and division by zero, and remove NaN from the data.",
     ),
     "data-not-finite": Rule(
         ERROR,
-        "One NaN among the inputs makes every weight NaN in one step.",
-        "Clean the data, or fill what is missing.",
+        "A single NaN in the input makes all weights NaN in one step.",
+        "Clean the data, or fill missing values.",
     ),
     "never-steps": Rule(
         ERROR,
-        "It would end well and have trained nothing.",
-        "Is the dataset smaller than a batch while `drop_last=True`? Is a loop's range empty?",
+        "The job would succeed without having trained anything.",
+        "Check whether the dataset is smaller than a batch with `drop_last=True`, or a loop's range is empty.",
     ),
     "no-zero-grad": Rule(
         ERROR,
-        "Gradients of all steps add up, so that each step goes where all earlier ones went.",
+        "The gradients of all steps add up, so every step repeats all earlier ones.",
         "Call `optimizer.zero_grad()` in every step.",
     ),
-    "learning-rate": Rule(
-        ERROR, "No weight changes, whatever the data.", "Give the optimizer a learning rate above 0."
-    ),
+    "learning-rate": Rule(ERROR, "The weights never change.", "Give the optimizer a learning rate above 0."),
     "not-optimized": Rule(
         ERROR,
-        "These weights get gradients, and no optimizer ever uses them.",
-        "Make the optimizer from the parameters of the model that is trained, after its last layer is in place.",
+        "These weights get gradients, but no optimizer uses them.",
+        "Create the optimizer from the parameters of the trained model, after the model is complete.",
     ),
     "unused-parameters": Rule(
         WARNING,
-        "They take memory and never learn; DistributedDataParallel ends with an error over them.",
+        "They use memory and are never trained; DistributedDataParallel raises an error because of them.",
         "Use them in forward, remove them, freeze them, or set find_unused_parameters=True.",
     ),
     "softmax-twice": Rule(
         WARNING,
-        "cross_entropy takes a softmax itself; of a softmax, it learns slowly and never gets sure.",
-        "Give it the scores as they leave the last layer.",
+        "cross_entropy applies a softmax itself; with a second softmax, the model learns slowly and stays uncertain.",
+        "Pass the output of the last layer (the logits) to it.",
     ),
     "same-batch": Rule(
         WARNING,
-        "Step after step sees the very same samples.",
-        "Make the iterator once, outside the loop, and let the dataset go by its index.",
+        "Every step trains on the same samples.",
+        "Create the iterator once, outside the loop, and make the dataset use its index.",
     ),
     "eval-mode": Rule(
         WARNING,
-        "Dropout does nothing and batch norm learns no statistics. Models from a hub begin in this mode.",
+        "Dropout has no effect and batch norm learns no statistics. Models from a hub start in this mode.",
         "Call `model.train()` before training, and again after every evaluation.",
     ),
     "train-mode": Rule(
         WARNING,
-        "Dropout falsifies what is measured, and batch norm learns from the evaluation's data.",
+        "Dropout distorts the results, and batch norm learns from the evaluation data.",
         "Call `model.eval()` before evaluating.",
     ),
     "memory": Rule(
         ERROR,
         "The job would be killed at its first step, or at its first large batch.",
-        "A smaller batch with gradient accumulation, fewer workers per node, or a lower precision.",
+        "Use a smaller batch with gradient accumulation, fewer workers per node, or a lower precision.",
     ),
     "disk": Rule(
         ERROR,
-        "A checkpoint that does not fit is lost, and so is the time since the one before.",
-        "Keep fewer (`--keep-last 2`), or make room where the job runs.",
+        "A checkpoint that does not fit is lost, with all training since the previous one.",
+        "Keep fewer checkpoints (`--keep-last 2`), or free disk space where the job runs.",
     ),
     "checkpoint": Rule(
-        ERROR, "Nothing could be resumed from it.", "Save `state_dict()`s, and nothing that cannot be pickled."
+        ERROR, "The job could not resume from it.", "Save `state_dict()`s, and only objects that can be pickled."
     ),
     "kept-nowhere": Rule(
         WARNING,
-        "Below /output-checkpoint every checkpoint is kept; in the working directory only the newest state of weights, elsewhere nothing.",
+        "In /output-checkpoint every checkpoint is kept; in the working directory only the newest weights; elsewhere none.",
         'Write it to os.environ["OUTPUT_DIR"].',
     ),
     "slow-start": Rule(
         WARNING,
-        "Nothing can be said about its steps. It may wait for something, or prepare its data for long.",
+        "Its steps could not be checked. It may wait for something, or spend a long time preparing data.",
         "Prepare the data once and push it as a dataset, or raise the server's `preflight_limit_s`.",
     ),
 }
@@ -130,4 +126,4 @@ COMES_OF: dict[str, tuple[str, ...]] = {
     "unused-parameters": ("not-optimized",),
     "same-batch": ("never-steps",),
 }
-"""What follows from something that was found already is not told again."""
+"""Mapping of rule → rules that cause it; a finding is skipped if one of its causes was found."""

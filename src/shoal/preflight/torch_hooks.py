@@ -1,4 +1,4 @@
-"""What `import torch` is followed by: models, gradients, optimizers, losses, data and checkpoints tell the trial what they do."""
+"""Hooks installed after `import torch`: they observe models, gradients, optimizers, losses, data and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from types import ModuleType
 from typing import Any
 
 from . import checkpoints, loaders, losses, models, optimizers
-from .trial import Trial
+from .probe import Probe
 
 
-def install(torch: ModuleType, trial: Trial) -> None:
-    trial.reach("import")
-    trial.facts["torch"] = str(torch.__version__)
-    seen = models.Models(torch, trial)
-    steps = optimizers.Optimizers(torch, trial, seen)
-    _watch_backward(torch, trial, seen, steps)
-    losses.install(torch, trial)
-    loaders.install(torch, trial)
-    checkpoints.Checkpoints(torch, trial, seen, steps)
+def install(torch: ModuleType, probe: Probe) -> None:
+    probe.reach("import")
+    probe.facts["torch"] = str(torch.__version__)
+    seen = models.Models(torch, probe)
+    steps = optimizers.Optimizers(torch, probe, seen)
+    _watch_backward(torch, probe, seen, steps)
+    losses.install(torch, probe)
+    loaders.install(torch, probe)
+    checkpoints.Checkpoints(torch, probe, seen, steps)
 
 
-def _watch_backward(torch: Any, trial: Trial, models: models.Models, steps: optimizers.Optimizers) -> None:
+def _watch_backward(torch: Any, probe: Probe, models: models.Models, steps: optimizers.Optimizers) -> None:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not trial.is_here:
+        if not probe.is_here:
             return original(tensors, *args, **kwargs)
         first = tensors[0] if isinstance(tensors, list | tuple) else tensors
         if not losses.is_finite(torch, first):
             blamed = models.not_finite or "the loss function"
-            trial.find(
+            probe.find(
                 "not-finite",
-                f"The loss of step {trial.seen.steps + 1} is not finite; first in {blamed}.",
-                where=trial.here(),
+                f"The loss of step {probe.seen.steps + 1} is not finite; first in {blamed}.",
+                where=probe.here(),
             )
         steps.backward_begins()
         models.in_backward = True
@@ -40,8 +40,8 @@ def _watch_backward(torch: Any, trial: Trial, models: models.Models, steps: opti
             return original(tensors, *args, **kwargs)
         finally:
             models.in_backward = False
-            trial.seen.backwards += 1
+            probe.seen.backwards += 1
             models.trained()
-            trial.reach("backward")
+            probe.reach("backward")
 
     torch.autograd.backward = backward

@@ -1,5 +1,5 @@
-"""What a training script holds: `run = shoal.init(...)` and the objects behind it.
+"""The SDK that training scripts import: `run = shoal.init(...)` and the objects behind it.
 
-Importing this costs nothing; torch is loaded by `run.prepare` at the earliest. Only torch and the standard library are
-used (and shoal.core.errors), since a job may run in a virtual environment of its own.
+Importing this package is cheap; torch is imported by `run.prepare` at the earliest. Only torch, the standard library and a
+few small modules of shoal.core are used, because a job may run in its own virtual environment.
 """

@@ -1,8 +1,9 @@
-"""One optimizer step per global batch, in however many pieces it comes, with the gradient of its exact sample mean.
+"""Gradient accumulation: one optimizer step per global batch, with the gradient of the exact mean over its samples.
 
-Between the pieces, steps of optimizer, scheduler and scaler do nothing. Where parameters are whole on each rank (none, ddp)
-a hook on each weighs its gradient, and the gradients of all pieces but the last are held apart, so that a loop that clips
-gradients in every iteration clips the sum and nothing else. Elsewhere the outputs of the model are weighed.
+A global batch arrives in one or more micro-batches. Until the last one, `step` of optimizer, scheduler and scaler does
+nothing. Where every rank holds whole parameters (none, ddp, swarm), a hook on each parameter weights its gradient, and the
+gradients of all micro-batches but the last are kept aside: a loop that clips gradients in every iteration then clips the
+sum and nothing else. With other kinds of parallelism the outputs of the model are weighted instead.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from importlib import import_module
 from types import MethodType
 from typing import Any
 
-from shoal.sdk.order import Micro
+from shoal.sdk.samples.order import Micro
 
 torch: Any = import_module("torch")
 
 
 class Accumulation:
+    """Gradient accumulation over the micro-batches of a global batch, for all prepared objects."""
+
     def __init__(self, parallel: Any):
         self._parallel = parallel
         self._by_parameter = parallel.name in ("none", "ddp", "swarm")
@@ -28,14 +31,14 @@ class Accumulation:
         self._syncing = True
         self._forwarded = False
         self.stepped = False
-        """Whether an optimizer stepped since the last batch was taken."""
+        """True if an optimizer made a step since the last batch was fetched."""
         self.is_replaying: Callable[[], bool] = lambda: False
         self.on_step: Callable[[], None] = lambda: None
         """Called before an optimizer changes parameters."""
         self.schedules = 0
-        """Calls of scheduler.step since the last pass ended."""
+        """Number of scheduler.step calls since the last pass ended."""
         self.replayed_schedules = 0
-        """Of the calls that come after the last pass that is only passed over, how many were made before the resume."""
+        """Number of scheduler.step calls after the last skipped pass that were made before the resume; -1: all."""
 
     @property
     def is_boundary(self) -> bool:
@@ -82,7 +85,7 @@ class Accumulation:
             self.schedules += 1
             return kind.step(own, *args, **options)
 
-        # By its class, because a scheduler's state_dict is its __dict__; pickled, it is what it was.
+        # A new class instead of a new attribute: a scheduler's state_dict is its __dict__. Pickling gives the original class.
         members = {
             "step": gated_step,
             "__module__": kind.__module__,
@@ -104,8 +107,8 @@ class Accumulation:
 
             setattr(scaler, name, MethodType(gated, scaler))
 
-    def take(self, micro: Micro) -> None:
-        """The next iteration works on this."""
+    def begin(self, micro: Micro) -> None:
+        """Begin the iteration on this micro-batch."""
         self._micro = micro
         self.stepped = self._forwarded = False
         if micro.is_last != self._syncing:
@@ -115,8 +118,8 @@ class Accumulation:
         if self._by_parameter:
             self._set_hooks(micro.parts > 1 or micro.weight != 1.0)
 
-    def leave(self) -> None:
-        """The loop was left: what is held of a global batch that is not complete is dropped with it."""
+    def abandon(self) -> None:
+        """Drop the gradients kept of an incomplete global batch: the loop was left."""
         self._micro = None
         self._held.clear()
         if not self._syncing:
@@ -129,14 +132,14 @@ class Accumulation:
         return self.is_boundary and not self.is_replaying()
 
     def _may_zero(self) -> bool:
-        """Held gradients need no protection; elsewhere those of earlier pieces are in the parameters."""
+        """Check whether zero_grad may clear the gradients: not while they hold those of earlier micro-batches."""
         micro = self._micro
         if self._by_parameter or micro is None or micro.parts == 1:
             return True
         return (micro.is_first and not self._forwarded) or (micro.is_last and self.stepped)
 
     def _set_hooks(self, on: bool) -> None:
-        """Ordinary iterations, one piece of weight 1, run without hooks."""
+        """Add or remove the hooks on the parameters. Ordinary iterations (one micro-batch of weight 1) need none."""
         if not on:
             for handles in self._hooks.values():
                 for handle in handles:
@@ -170,13 +173,16 @@ class Accumulation:
         parameter.grad = None
 
     def _release(self) -> None:
-        """Parameters that had a gradient in earlier pieces but none in the last one."""
+        """Add the kept gradients of parameters that got no gradient in the last micro-batch."""
         while self._held:
             parameter, held = self._held.popitem()
             parameter.grad = held if parameter.grad is None else parameter.grad + held
 
     def _unweigh_input(self, model: Any, args: Any, kwargs: Any) -> Any:
-        """What goes in may have come out before (embeddings given back to the model): its gradient is weighed there, once."""
+        """Undo the weighting of inputs that are outputs of the same model, such as embeddings passed back to it.
+
+        The gradient of such an input is weighted where it left the model; without this it would be weighted twice.
+        """
         weight = self._weight_in(model)
         if weight == 1.0:
             return None
@@ -191,19 +197,23 @@ class Accumulation:
         return torch.utils._pytree.tree_map(lambda value: _weighed(value, weight), output)
 
     def _weight_in(self, model: Any) -> float:
-        """1 where nothing is trained."""
+        """Return the weight of the current micro-batch; 1 outside training."""
         micro = self._micro
         return micro.weight if micro is not None and torch.is_grad_enabled() and model.training else 1.0
 
 
 def _again(kind: Any, state: dict[str, Any]) -> Any:
+    """Rebuild a scheduler from its class and state. Pickled schedulers refer to this function by its name."""
     value = kind.__new__(kind)
     value.__dict__.update(state)
     return value
 
 
 def _weighed(value: Any, weight: float) -> Any:
-    """The same value through a node of its own: a hook on the tensor would count twice where one output feeds another."""
+    """Return a view of the tensor whose gradient is multiplied by `weight`.
+
+    A hook on the tensor itself would apply twice where one output feeds another.
+    """
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
     through = value.view_as(value)

@@ -1,6 +1,6 @@
-"""Two checkpoints of the SDK's own format, value by value: `python -m shoal.sdk.compare A B [generator…]` prints what differs, as JSON.
+"""Compare two SDK checkpoints value by value: `python -m shoal.sdk.compare A B [generator…]` prints the differences as JSON.
 
-A process of its own, because the command line never imports torch. Nothing is unpickled but plain values and tensors.
+It runs in its own process, because the command line never imports torch. Only plain values and tensors are unpickled.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ from typing import Any
 
 ABOUT = "shoal.json"
 FIRST = ("model", "optimizer", "training")
-"""In this order: a weight that differs says more than the state that follows from it."""
+"""Prefixes of the files that are compared first: a weight that differs says more than the state that follows from it."""
 MAX_LISTED = 20
+_FIELDS = ("step", "world_size", "global_batch", "seed", "parallel", "torch", "device", "deterministic")
 _GENERATOR = re.compile(r"rng\[\d+\]\.(\w+)")
 
 
 def compare(first: Path, second: Path, uncontrolled: Collection[str] = ()) -> dict[str, Any]:
-    """{equal, files: {name: {equal, hashes}}, differences: [...], and what the first says of itself}.
+    """Compare two checkpoint directories.
 
-    uncontrolled    random generators (python, numpy, torch) that did not start alike: their states are left out, and those that
-                    differ are named in `left_out`
+    Args:
+        first: Directory of the first checkpoint.
+        second: Directory of the second checkpoint.
+        uncontrolled: Random generators (python, numpy, torch) that started with different states: theirs are not compared,
+            and those that differ are named in `left_out`.
+
+    Returns:
+        {equal, left_out, files: {name: {equal, hashes}}, count, differences: [...]} and some fields of the first shoal.json.
     """
     torch = import_module("torch")
     about = [json.loads((path / ABOUT).read_bytes()) for path in (first, second)]
-    listed = [set(said.get("files", {})) for said in about]
+    listed = [_listed(torch, path, said) for path, said in zip((first, second), about, strict=True)]
     found: list[dict[str, Any]] = [
         {"file": name, "where": "", "what": "file", "first": name in listed[0], "second": name in listed[1]}
         for name in sorted(listed[0] ^ listed[1])
@@ -53,20 +60,20 @@ def compare(first: Path, second: Path, uncontrolled: Collection[str] = ()) -> di
         "files": files,
         "count": len(found),
         "differences": found[:MAX_LISTED],
-        **{key: about[0].get(key) for key in ("step", "world_size", "global_batch", "seed", "parallel", "torch")},
+        **{key: about[0].get(key) for key in _FIELDS},
     }
 
 
 def differences(first: Any, second: Any, where: str = "") -> Iterator[dict[str, Any]]:
-    """Every place where two nests differ, in the order of the first."""
+    """Yield every place where two nested values differ, in the order of the first."""
     if _is_tensor(first) and _is_tensor(second):
         yield from _tensors(first, second, where)
     elif isinstance(first, dict) and isinstance(second, dict):
         for key in [*first, *(k for k in second if k not in first)]:
             place = f"{where}.{key}" if where else str(key)
             if key not in first or key not in second:
-                missing = "absent" if key not in first else _shown(first[key])
-                yield {"where": place, "what": "entry"} | _pair(missing, _shown(second.get(key, "absent")))
+                missing = "absent" if key not in first else _display_value(first[key])
+                yield {"where": place, "what": "entry"} | _pair(missing, _display_value(second.get(key, "absent")))
             else:
                 yield from differences(first[key], second[key], place)
     elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
@@ -75,11 +82,11 @@ def differences(first: Any, second: Any, where: str = "") -> Iterator[dict[str, 
         for number, (one, other) in enumerate(zip(first, second, strict=False)):
             yield from differences(one, other, f"{where}[{number}]")
     elif _bytes(first) != _bytes(second):
-        yield {"where": where, "what": "value"} | _pair(_shown(first), _shown(second))
+        yield {"where": where, "what": "value"} | _pair(_display_value(first), _display_value(second))
 
 
 def digest(value: Any) -> str:
-    """Of all values in a nest, in order; equal nests have equal ones, however they were stored."""
+    """Return a hash of all values in a nest, in order. Equal nests have equal hashes, however they were stored."""
     hashed = hashlib.blake2b(digest_size=16)
     for piece in _flat(value):
         hashed.update(piece)
@@ -87,7 +94,7 @@ def digest(value: Any) -> str:
 
 
 def _generator(difference: Mapping[str, Any]) -> str | None:
-    """Return the random generator whose state this is a difference of, if it is one."""
+    """Return the random generator whose state differs here; None for other differences."""
     match = _GENERATOR.match(difference["where"]) if difference["file"] == "training.pt" else None
     return match[1] if match else None
 
@@ -116,9 +123,9 @@ def _tensors(first: Any, second: Any, where: str) -> Iterator[dict[str, Any]]:
         "count": len(wrong),
         "of": first.numel(),
     }
-    found |= _pair(_shown(flat[0][at].item()), _shown(flat[1][at].item()))
+    found |= _pair(_display_value(flat[0][at].item()), _display_value(flat[1][at].item()))
     if first.is_floating_point():
-        found["max_difference"] = _shown(float((flat[0].double() - flat[1].double()).abs().max()))
+        found["max_difference"] = _display_value(float((flat[0].double() - flat[1].double()).abs().max()))
     yield found
 
 
@@ -140,7 +147,7 @@ def _flat(value: Any) -> Iterator[bytes]:
 
 
 def _bytes(value: Any) -> bytes:
-    """Exact, and equal for a NaN and itself."""
+    """Return an exact encoding; unlike `==`, two NaN are equal."""
     if isinstance(value, float):
         return b"f" + struct.pack("<d", value)
     return value if isinstance(value, bytes) else f"{type(value).__name__} {value!r}".encode()
@@ -169,7 +176,7 @@ def _pair(first: Any, second: Any) -> dict[str, Any]:
     return {"first": first, "second": second}
 
 
-def _shown(value: Any) -> Any:
+def _display_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -177,8 +184,20 @@ def _shown(value: Any) -> Any:
     return f"tensor of {tuple(value.shape)}" if _is_tensor(value) else f"{type(value).__name__} of {len(value)}"
 
 
+def _listed(torch: Any, path: Path, said: Mapping[str, Any]) -> set[str]:
+    """Return the names of the files; of a sharded checkpoint those of a whole one, which has the same values."""
+    names = set(said.get("files", {}))
+    if "state.pt" not in names:
+        return names
+    lists = {"state.pt", "shards.json", ".metadata"}
+    whole = set(torch.load(path / "state.pt", map_location="cpu", weights_only=True))
+    return {name for name in names - lists if not name.endswith(".distcp")} | whole
+
+
 def _read(torch: Any, path: Path) -> Any:
-    """A file's values; of one that holds more than plain ones, its bytes."""
+    """Return the values of a file, or its bytes if it holds more than plain values and tensors."""
+    if not path.exists():
+        return import_module("shoal.sdk.saving.restore").read_file(path.parent, path.name)
     if path.suffix == ".pt":
         try:
             return torch.load(path, map_location="cpu", weights_only=True)

@@ -1,7 +1,7 @@
-"""Where this process stands: its rank among the workers, its job, and the directories it may write to.
+"""Context of this process: its rank among the workers, its job, and the directories it may write to.
 
-On the platform (and under `shoal run`) all of it comes from the environment; in a plain `python train.py` or a bare
-torchrun, a run directory is named here and made only when there is something to put into it.
+On the platform and under `shoal run` all of it comes from the environment. In a plain `python train.py` or torchrun, the
+run directory is named here and created only when there is something to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS = "shoal-runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Fixed for the life of the process."""
+    """Rank, job and directories of this process. They do not change while it runs."""
 
     name: str
     rank: int = 0
@@ -32,20 +32,20 @@ class Context:
     world_size: int = 1
     local_world_size: int = 1
     node: int = 0
-    """Index of this machine among those of the attempt."""
+    """Index of this node in the attempt."""
     master_addr: str | None = None
     master_port: int | None = None
     job_id: str | None = None
     attempt: int = 1
     on_platform: bool = False
-    """Somebody (an agent, or `shoal run`) made the directories and collects what is written there."""
+    """True if an agent or `shoal run` created the directories and collects their contents."""
     dir: Path
-    """The run directory."""
+    """Run directory."""
     spool_dir: Path
     output_dir: Path
-    """Checkpoints go here."""
+    """Directory of the checkpoints."""
     resume_from: Path | None = None
-    """Checkpoint the platform asks to go on from; read-only."""
+    """Checkpoint that the platform wants the run to resume from; read-only."""
     emulate_cuda: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Context:
         return self.rank == 0
 
     def make_dirs(self) -> None:
-        """Make the run directory; rank 0 also says in run.json what this is. Safe to call again."""
+        """Create the run directory; outside the platform rank 0 also writes run.json. Safe to call again."""
         self.spool_dir.mkdir(parents=True, exist_ok=True)
         facts = self.dir / "run.json"
         if self.on_platform or not self.is_main or facts.exists():
@@ -76,7 +76,7 @@ class Context:
 def read_context(
     name: str | None = None, dir: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None
 ) -> Context:
-    """The context of this process. `name` and `dir` count only where the platform has not decided already."""
+    """Return the context of this process. `name` and `dir` are ignored where the platform sets them."""
     env = os.environ if env is None else env
     rank, world_size = _number(env, "RANK", 0), _number(env, "WORLD_SIZE", 1)
     if not 0 <= rank < world_size:
@@ -104,7 +104,7 @@ def read_context(
         on_platform=bool(spool),
         dir=run_dir,
         spool_dir=spool_dir,
-        # A stray OUTPUT_DIR of somebody else's making is not ours to fill.
+        # Without SHOAL_SPOOL, OUTPUT_DIR belongs to another program and is not used.
         output_dir=Path(output) if spool and output else run_dir / "checkpoints",
         resume_from=Path(resume_from) if resume_from else None,
         emulate_cuda=env.get("SHOAL_EMULATE_CUDA") == "1",
@@ -127,7 +127,10 @@ def _script_name() -> str:
 
 
 def _run_name(name: str, world_size: int, env: Mapping[str, str]) -> str:
-    """Workers of one launcher must come to the same name without talking: they share their parent and its start time."""
+    """Return the name of the run directory.
+
+    Workers of one launcher derive the same name without communication: they share their parent and its start time.
+    """
     started, tail = time.time(), secrets.token_hex(2)
     if world_size > 1:
         parent = os.getppid()
@@ -139,7 +142,7 @@ def _run_name(name: str, world_size: int, env: Mapping[str, str]) -> str:
 
 
 def _started_at(pid: int) -> float:
-    """Unix time at which a process began, the same whoever asks; the epoch's start where that cannot be known."""
+    """Return the Unix time at which a process started, the same in every caller; 0 if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

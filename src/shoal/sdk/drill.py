@@ -1,7 +1,7 @@
-"""A copy of a job that `shoal training drill` breaks on purpose: this worker kills itself, is slow, or asks its agent for worse.
+"""Fault injection in a copy of a job for `shoal training drill`: the worker kills itself, slows down, or asks its agent to act.
 
-Run.step calls `after_step` once per global step. What happens is told on stderr, in lines the command reads back from the
-logs.
+Run.step calls `after_step` once per global step. Events are printed to stderr, in lines that the command reads back from
+the logs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from shoal.core.drills import MARK, ORDER, VARIABLE, Fault, Plan
+from shoal.core import records
+from shoal.core.drills import MARK, VARIABLE, Fault, Plan
 from shoal.core.errors import UsageError
 from shoal.sdk.spool import Spool
 from shoal.sdk.verify import Iterations, Runner, Verify
@@ -25,20 +26,20 @@ _POLL_S = 0.02
 
 
 class Signalled(Protocol):
-    """What it needs of a Stop: the next step at which something was agreed on, infinite while nothing was."""
+    """The part of Stop that is used here: the next step with a decision, infinite if there is none."""
 
     next_step: float
 
 
 class Rehearsal(Protocol):
-    """A run that is not quite what the script thinks it is."""
+    """Hooks of a run that is stopped or broken on purpose, unknown to the script."""
 
     def before_prepare(self, run: Runner, objects: tuple[Any, ...]) -> None: ...
     def after_step(self, run: Runner, training: Iterations | None, step: int) -> None: ...
 
 
 def rehearsal(spool: Spool, stop: Signalled) -> Rehearsal | None:
-    """None in a run that counts."""
+    """Return the rehearsal that the environment asks for; None in an ordinary run."""
     return Verify.from_env() or Drill.from_env(spool, stop)
 
 
@@ -49,8 +50,8 @@ class Drill:
         mine = [f for f in plan.faults if self._is_mine(f)]
         self._slow = [f for f in mine if f.what == "slow"]
         self._due = [f for f in mine if f.what != "slow" and plan.attempt_of(f) == attempt]
-        self._left: float | None = None
-        """When the script got control back from the step before."""
+        self._returned_at: float | None = None
+        """Time at which the previous step returned control to the script."""
 
     @classmethod
     def from_env(cls, spool: Spool, stop: Signalled, env: Mapping[str, str] | None = None) -> Drill | None:
@@ -61,7 +62,7 @@ class Drill:
         try:
             plan = Plan.load(text)
         except (ValueError, KeyError, TypeError):
-            raise UsageError(f"{VARIABLE}={text!r} is not understood") from None
+            raise UsageError(f"{VARIABLE}={text!r} in the environment is not valid") from None
         rank, local, node, attempt = (
             int(env.get(name) or default)
             for name, default in (("RANK", 0), ("LOCAL_RANK", 0), ("GROUP_RANK", 0), ("SHOAL_ATTEMPT", 1))
@@ -69,62 +70,63 @@ class Drill:
         return cls(plan, spool, stop, rank=rank, local=local, node=node, attempt=attempt)
 
     def before_prepare(self, run: Runner, objects: tuple[Any, ...]) -> None:
-        """Do nothing: a drill begins with the first step."""
+        """Do nothing: a drill starts with the first step."""
 
     def after_step(self, run: Runner, training: Iterations | None, step: int) -> None:
-        """Break now, if this is the step for it."""
-        if self._left is None and run.is_main:
-            tell("going", step=step - 1)
-        # Beyond its step: the attempt before this one took its time to stop, and saved later steps.
+        """Inject the faults that are due at this step."""
+        if self._returned_at is None and run.is_main:
+            print_event("going", step=step - 1)
+        # A fault may be due before this step: the previous attempt may have stopped and saved later than planned.
         for fault in [f for f in self._due if f.at <= step]:
             self._due.remove(fault)
             self._break(fault, step)
-        if self._left is not None:
-            own_s = time.monotonic() - self._left
+        if self._returned_at is not None:
+            own_s = time.monotonic() - self._returned_at
             time.sleep(own_s * sum(f.factor - 1 for f in self._slow if f.at <= step <= (f.until or math.inf)))
         if step >= self._plan.stop_at:
             self._end(run, training, step)
-        self._left = time.monotonic()
+        self._returned_at = time.monotonic()
 
     def _is_mine(self, fault: Fault) -> bool:
-        """One worker of a node asks for what concerns the node."""
+        """Check whether this worker injects the fault: faults of a node are requested by its local rank 0."""
         if fault.rank is not None:
             return fault.rank == self._rank
         return self._local == 0 and fault.node in (None, self._node)
 
     def _break(self, fault: Fault, step: int) -> None:
         number = self._plan.faults.index(fault)
-        tell("fault", step=step, fault=number)
+        print_event("fault", step=step, fault=number)
         if fault.what == "server-down":
-            self._spool.write(ORDER, do="cut", fault=number, seconds=fault.seconds)
+            self._spool.put(records.Drill(do="cut", fault=number, seconds=fault.seconds))
         elif fault.rank is not None and fault.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault.rank is not None:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
-            self._spool.write(ORDER, do=fault.what, fault=number)
-            self._wait_for_it()
+            self._spool.put(records.Drill(do=fault.what, fault=number))
+            self._wait_for_stop()
 
-    def _wait_for_it(self) -> None:
-        """Else a fast script would be through before its agent has heard of it."""
+    def _wait_for_stop(self) -> None:
+        """Wait until the agent's signal has arrived; a fast script would be finished before."""
         deadline = time.monotonic() + _OBEYED_WITHIN_S
         while time.monotonic() < deadline and math.isinf(self._stop.next_step):
             time.sleep(_POLL_S)
 
     def _end(self, run: Runner, training: Iterations | None, step: int) -> None:
-        def leave() -> None:
+        def exit_now() -> None:
             if run.is_main:
-                tell("ended", step=step)
+                print_event("ended", step=step)
             run.finish()
             raise SystemExit(0)
 
         if training is None:
-            leave()
+            exit_now()
         else:
-            training.at_iteration_end(leave)
+            training.at_iteration_end(exit_now)
 
 
-def tell(event: str, **fields: float) -> None:
+def print_event(event: str, **fields: float) -> None:
+    """Print an event to stderr for the command to read."""
     line = json.dumps({"event": event, **fields, "t": round(time.time(), 3)})
     sys.stderr.write(f"{MARK}{line}\n")
     sys.stderr.flush()

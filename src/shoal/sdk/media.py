@@ -1,5 +1,8 @@
-"""Images, figures and tables as files beside the spool. Nothing but numpy or torch arrays need more than the standard
-library; Pillow, matplotlib, plotly and pandas objects are recognised by what they can do."""
+"""Images, figures, tables, histograms and texts as files beside the spool.
+
+Pillow, matplotlib, plotly and pandas objects are recognised by their methods, so none of these is imported; only arrays and
+tensors need numpy.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shoal.core import records
 from shoal.core.errors import UsageError
 from shoal.sdk.context import Context
 from shoal.sdk.spool import Spool, number
@@ -22,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 MAX_BYTES = 10 * 1024 * 1024
 PLOTLY = "application/vnd.plotly.v1+json"
+HISTOGRAM = "application/vnd.shoal.histogram+json"
+TEXTS = "application/vnd.shoal.texts+json"
+MAX_BINS = 1000
 _ENDINGS = {
     "image/png": "png",
     "image/jpeg": "jpg",
@@ -31,11 +38,13 @@ _ENDINGS = {
     "application/json": "json",
     PLOTLY: "plotly.json",
     "text/html": "html",
+    HISTOGRAM: "histogram.json",
+    TEXTS: "texts.json",
 }
 
 
 class Media(NamedTuple):
-    """One thing to show."""
+    """An image, figure or table in its file format."""
 
     type: str
     mime: str
@@ -49,7 +58,7 @@ class MediaTypeError(UsageError, TypeError):
 
 
 class Shelf:
-    """Where the files go: written whole, then told of. A disk that refuses costs the picture, not the training."""
+    """Writes media files and, once a file is complete, its record. A disk error loses the file, not the training."""
 
     def __init__(self, context: Context, spool: Spool):
         self._context, self._spool = context, spool
@@ -58,7 +67,7 @@ class Shelf:
     def keep(self, name: str, step: int, shown: Media) -> None:
         if len(shown.data) > MAX_BYTES:
             size = f"{len(shown.data) / 2**20:.1f} MB"
-            self._warn("media_too_large", f"{shown.type} {name!r} of {size} is above the 10 MB limit and was left out")
+            self._warn("media_too_large", f"{shown.type} {name!r} ({size}) exceeds the 10 MB limit and is not shown")
             return
         file = Path("media") / file_name(name, step, self._serial, shown.mime)
         self._serial += 1
@@ -69,15 +78,15 @@ class Shelf:
         except OSError as error:
             self._warn("media_failed", f"{shown.type} {name!r} could not be written: {error}")
             return
-        self._spool.write("m", i=step, name=name, type=shown.type, file=str(file), mime=shown.mime)
+        self._spool.put(records.Media(step=step, name=name, type=shown.type, file=str(file), mime=shown.mime))
 
     def _warn(self, code: str, text: str) -> None:
         logger.warning("shoal: %s", text)
-        self._spool.write("w", code=code, text=text)
+        self._spool.put(records.Warning(code=code, text=text))
 
 
 def image(data: Any) -> Media:
-    """From a path, encoded bytes, a Pillow image, or an array of H×W, H×W×C or C×H×W."""
+    """Make an image from a path, encoded bytes, a Pillow image, or an array of H×W, H×W×C or C×H×W."""
     if isinstance(data, str | os.PathLike):
         data = Path(data).read_bytes()
     if isinstance(data, bytes | bytearray | memoryview):
@@ -94,7 +103,7 @@ def image(data: Any) -> Media:
 
 
 def figure(figure: Any) -> Media:
-    """From matplotlib (a figure, axes or pyplot itself) or plotly; other plots by their to_html."""
+    """Make a figure from matplotlib (a figure, axes or pyplot), plotly, or an object with `to_html`."""
     if hasattr(figure, "to_plotly_json") and hasattr(figure, "to_json"):
         return Media("figure", PLOTLY, str(figure.to_json()).encode())
     if hasattr(figure, "gcf"):
@@ -110,9 +119,9 @@ def figure(figure: Any) -> Media:
 
 
 def table(columns: Any, rows: Iterable[Sequence[Any]] | None) -> Media:
-    """From column names and rows, a list of mappings, or a pandas or polars data frame."""
+    """Make a table from column names and rows, a list of mappings, or a pandas or polars data frame."""
     if rows is None:
-        columns, rows = _taken_apart(columns)
+        columns, rows = _columns_and_rows(columns)
     names = [str(c) for c in columns]
     cells = []
     for at, row in enumerate(rows):
@@ -124,14 +133,47 @@ def table(columns: Any, rows: Iterable[Sequence[Any]] | None) -> Media:
     return Media("table", "application/json", data.encode())
 
 
+def histogram(data: Any, bins: int, span: tuple[float, float] | None) -> Media:
+    """Make a histogram from a tensor, an array or numbers, with equal intervals."""
+    if not 1 <= bins <= MAX_BINS:
+        raise MediaTypeError(f"a histogram has 1 to {MAX_BINS} bins, not {bins}")
+    import numpy as np
+
+    if hasattr(data, "detach"):
+        data = data.detach().to("cpu").float().numpy()
+    try:
+        values = np.asarray(data, np.float64).ravel()
+    except (TypeError, ValueError):
+        raise MediaTypeError(f"run.log_histogram takes a tensor, an array or numbers, not {_kind(data)}") from None
+    finite = values[np.isfinite(values)]
+    low, high = span if span is not None else (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    if not low < high:  # one value: an interval around it
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(finite, bins, (low, high))
+    told = {
+        "edges": edges.tolist(), "counts": counts.tolist(), "total": len(values), "below": int((finite < low).sum()),
+        "above": int((finite > high).sum()), "not_finite": len(values) - len(finite),
+        "mean": float(finite.mean()) if len(finite) else None, "std": float(finite.std()) if len(finite) else None,
+    }  # fmt: skip
+    return Media("histogram", HISTOGRAM, json.dumps(told, separators=(",", ":")).encode())
+
+
+def text(texts: str | Sequence[str]) -> Media:
+    """Make a text, or several."""
+    found = [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(one, str) for one in found):
+        raise MediaTypeError(f"run.log_text takes a text or a list of texts, not {_kind(texts)}")
+    return Media("text", TEXTS, json.dumps({"texts": found}, ensure_ascii=False).encode())
+
+
 def file_name(name: str, step: int, serial: int, mime: str) -> str:
-    """Readable, and its own even for names that differ only in what a file system dislikes."""
+    """Return a readable file name; `serial` keeps names apart that differ only in replaced characters."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "media"
     return f"{safe}-{step}-{serial}.{_ENDINGS.get(mime, 'bin')}"
 
 
 def png(width: int, height: int, channels: int, pixels: bytes) -> bytes:
-    """8-bit PNG of 1 (grey), 2, 3 (RGB) or 4 (RGBA) channels."""
+    """Return an 8-bit PNG of 1 (grey), 2 (grey and alpha), 3 (RGB) or 4 (RGBA) channels."""
     kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
     row = width * channels
     lines = b"".join(b"\0" + pixels[i : i + row] for i in range(0, row * height, row))
@@ -150,7 +192,7 @@ def _sniff(data: bytes) -> str:
         return "image/webp"
     if b"<svg" in data[:1000]:
         return "image/svg+xml"
-    raise MediaTypeError("these bytes are no PNG, JPEG, GIF, WebP or SVG image")
+    raise MediaTypeError("these bytes are not a PNG, JPEG, GIF, WebP or SVG image")
 
 
 def _png_of_array(data: Any) -> bytes:
@@ -169,7 +211,7 @@ def _png_of_array(data: Any) -> bytes:
         array = array * np.uint8(255)
     elif array.dtype.kind == "f":
         array = np.nan_to_num(array, nan=0.0, posinf=1.0, neginf=0.0)
-        # Up to 1 it is a share of white, the habit of torchvision and matplotlib; beyond, grey values.
+        # Values up to 1 are fractions of white, as in torchvision and matplotlib; larger ones are 0 to 255.
         array = array * 255.0 + 0.5 if array.size and array.max() <= 1.0 else array
     array = np.ascontiguousarray(np.clip(array, 0, 255).astype(np.uint8))
     height, width, channels = array.shape
@@ -184,7 +226,7 @@ def _host(data: Any) -> Any:
     return data.detach().to("cpu").numpy() if hasattr(data, "detach") else data
 
 
-def _taken_apart(data: Any) -> tuple[list[str], Iterable[Sequence[Any]]]:
+def _columns_and_rows(data: Any) -> tuple[list[str], Iterable[Sequence[Any]]]:
     if hasattr(data, "columns") and hasattr(data, "itertuples"):
         return [str(c) for c in data.columns], data.itertuples(index=False, name=None)
     if hasattr(data, "columns") and hasattr(data, "iter_rows"):

@@ -1,4 +1,4 @@
-"""What a script asks for in `shoal.init(...)`, in one checked place. Standard library only."""
+"""Options of `shoal.init(...)` and their validation. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,38 +14,49 @@ PARALLEL = ("auto", "ddp", "fsdp", "pipeline", "none", "swarm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments of `shoal.init`, checked."""
+    """Validated arguments of `shoal.init`."""
 
     name: str | None = None
-    """Of the run; default: the job's name, or the script's."""
+    """Name of the run. Default: the name of the job, or of the script."""
     parallel: str = "auto"
-    """One of PARALLEL; "auto" is ddp with more than one worker, else none."""
+    """One of PARALLEL. "auto" means ddp with more than one worker, else none."""
     mesh: Mapping[str, int] | None = None
-    """Two kinds at once: {"ddp": 2, "fsdp": 2}. The product is the world size."""
+    """Two kinds of parallelism at once, such as {"ddp": 2, "fsdp": 2}. The product must be the world size."""
+    precision: str = "fp32"
+    """Type in which a model sharded by fsdp computes: "fp32" or "bf16". Weights and sums of gradients stay fp32."""
+    activation_checkpointing: str = "none"
+    """Activations of the model's blocks that are computed again in the backward pass: "none", "selective" or "full"."""
+    compile: bool = False
+    """Compile each of the model's repeated blocks."""
     seed: int | None = None
-    """Of data order and of the random generators; None: order from seed 0, generators untouched."""
+    """Seed of the sample order and of the random generators. None: order from seed 0, generators untouched."""
+    deterministic: bool = False
+    """Use deterministic algorithms only, so that two runs on the same hardware have the same bits. Slower."""
     max_steps: int | None = None
-    """Global steps the training is meant to take, counted over all attempts."""
+    """Global steps to train for, counted over all attempts."""
     accumulate: int = 1
-    """Iterations per optimizer step at the world size the training was started with."""
+    """Iterations per optimizer step, at the world size the training was started with."""
     checkpoint_every: int | None = None
-    """Global steps between checkpoints; None: only by time."""
+    """Global steps between two checkpoints. None: by time only."""
     checkpoint_every_s: float | None = 600.0
-    """Seconds between checkpoints; None: only by steps."""
+    """Seconds between two checkpoints. None: by steps only."""
     keep_checkpoints: int = 2
-    """Newest checkpoints kept in the output directory; the platform keeps its own copies."""
+    """Number of newest checkpoints kept in the output directory. The platform keeps its own copies."""
+    whole_checkpoints: bool = False
+    """Gather a sharded model on rank 0 and save it as one model.pt, which needs host memory for all of it."""
     resume: str | os.PathLike[str] = "auto"
-    """"auto": from SHOAL_RESUME_FROM or the newest complete one in the output directory; "never"; or a path."""
+    """Checkpoint to start from: "auto" (SHOAL_RESUME_FROM, else the newest complete one in the output directory), "never",
+    or a path."""
     trackers: Sequence[Any] = ()
-    """Mirrors of the metrics: "tensorboard", "wandb", or objects with the methods of trackers.Tracker."""
+    """Other trackers that receive the metrics: "tensorboard", "wandb", "mlflow", or objects with the methods of trackers.Tracker."""
     config: Mapping[str, Any] | None = None
-    """Hyperparameters to show beside the run."""
+    """Hyperparameters to show with the run."""
     dir: str | os.PathLike[str] | None = None
-    """Run directory when not on the platform; default ./shoal-runs/<name>-<time>-<4 hex>."""
+    """Run directory outside the platform. Default: ./shoal-runs/<name>-<time>-<4 hex>."""
     device: str | None = None
-    """Overrides the device chosen from what the machine has."""
+    """Device to train on. Default: the accelerator of this worker, else the CPU."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Room for adapters built on the native API."""
+    """Options for adapters that are built on this API."""
 
     def __post_init__(self) -> None:
         if self.parallel not in PARALLEL:

@@ -1,4 +1,4 @@
-"""How far a training is, for people: the live line of `run.loop`, and time left with an honest range."""
+"""Progress line of `run.loop`, with an estimate of the time left and its range."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, TextIO
 
 _BLOCK_S = 1.0
 _BLOCKS = 60
-"""The range is that of the mean step times of so many recent blocks of a second or more."""
+"""Number of recent blocks (of at least _BLOCK_S each) whose mean step times give the range of the estimate."""
 _LIVE_S, _PLAIN_S = 0.1, 10.0
 _WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a line tells."""
+    """Contents of the progress line."""
 
     step: int
     total: int | None = None
@@ -28,13 +28,13 @@ class Standing:
     metric: tuple[str, float] | None = None
     steps_per_s: float | None = None
     left_s: tuple[float, float, float] | None = None
-    """Expected, and the range it is expected in."""
+    """Expected seconds left, and the lower and upper end of their range."""
     saved_s: float | None = None
-    """Age of the newest checkpoint."""
+    """Age of the newest checkpoint in seconds."""
 
 
 class Pace:
-    """Step times of the last minute or so, in blocks, so that single slow steps do not shake the estimate."""
+    """Step times of about the last minute, in blocks, so that single slow steps do not disturb the estimate."""
 
     def __init__(self) -> None:
         self._blocks: deque[tuple[float, int]] = deque(maxlen=_BLOCKS)
@@ -56,7 +56,7 @@ class Pace:
         return steps / seconds if steps > 0 and seconds > 0 else None
 
     def left_s(self, now: float, step: int, total: int) -> tuple[float, float, float] | None:
-        """Expected time to `total`, between what the fastest and the slowest tenth of the blocks would make of it."""
+        """Return the expected seconds to step `total`, and the same at the speed of the fastest and slowest tenth of blocks."""
         rate = self.steps_per_s(now, step)
         if rate is None:
             return None
@@ -69,7 +69,7 @@ class Pace:
 
 
 class Line:
-    """Draws standings: in place on a terminal, elsewhere one plain line every ten seconds."""
+    """Progress line: redrawn in place on a terminal, elsewhere a plain line every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic):
         self._stream = sys.stderr if stream is None else stream
@@ -91,12 +91,12 @@ class Line:
         width = shutil.get_terminal_size((100, 24)).columns
         self._put("\r" + live_line(standing)[: max(10, width - 1)] + "\x1b[K")
 
-    def say(self, text: str) -> None:
-        """A line of its own, above the one that changes."""
+    def print_above(self, text: str) -> None:
+        """Print a text on its own line, above the progress line."""
         self._put(f"\r{text}\x1b[K\n" if self._live else f"{text}\n")
 
     def close(self, standing: Standing) -> None:
-        """The last word, and the cursor back to the start of a line."""
+        """Draw the final state and move the cursor to a new line."""
         if standing.step != self._drawn_step or self._live:
             self.draw(standing)
         if self._live:
@@ -107,7 +107,7 @@ class Line:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # A closed terminal is no reason to end a training.
+            # A closed terminal must not end the training.
             self._every_s = math.inf
 
 
@@ -126,8 +126,8 @@ def live_line(standing: Standing) -> str:
     return "  ".join([*head, *_rest(standing)])
 
 
-def shown_metric(values: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The one to show: the loss, or what comes first."""
+def main_metric(values: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return the metric to show: the loss, else the first one."""
     names = [n for n, v in values.items() if isinstance(v, float | int)]
     name = next((n for n in names if n == "loss"), None) or next((n for n in names if "loss" in n), None)
     name = name or (names[0] if names else None)
@@ -135,7 +135,7 @@ def shown_metric(values: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def duration(seconds: float) -> str:
-    """8s, 1m05s, 2h03m, 4d07h."""
+    """Return a duration as text: 8s, 1m05s, 2h03m, 4d07h."""
     seconds = max(0, round(seconds))
     for unit, size, part, part_size in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
         if seconds >= size:

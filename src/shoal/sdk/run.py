@@ -1,4 +1,4 @@
-"""The run a script holds: one object over the spool, the stop and the training. The script keeps its loop."""
+"""`Run`, the object a training script works with: it joins the spool, the stop and the training. The script keeps its loop."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shoal.core import records
 from shoal.core.errors import UsageError
 from shoal.sdk import loop, media, values
 from shoal.sdk.context import Context
 from shoal.sdk.drill import rehearsal
-from shoal.sdk.facts import Facts
+from shoal.sdk.media_methods import MediaMethods
 from shoal.sdk.options import Options
+from shoal.sdk.run_info import RunInfo
 from shoal.sdk.spool import Spool, quoted
 from shoal.sdk.stop import Stop
 from shoal.sdk.trackers import Mirror, make
@@ -31,11 +33,11 @@ logger = logging.getLogger(__name__)
 Batch = TypeVar("Batch")
 _TICK_S = 1.0
 _WRITE_S = 3600.0
-"""Longest wait for a checkpoint that is being written when the run ends."""
+"""Seconds to wait at most, at the end of the run, for a checkpoint that is still being written."""
 
 
-class Run(Facts):
-    """Made by `shoal.init`; usable as a context manager."""
+class Run(MediaMethods, RunInfo):
+    """One training run, made by `shoal.init`; also a context manager that finishes the run on exit."""
 
     def __init__(self, context: Context, options: Options, *, on_finish: Callable[[], None] = lambda: None):
         super().__init__(context, options)
@@ -49,7 +51,7 @@ class Run(Facts):
         self._rehearsal = rehearsal(self._spool, self._stop)
         self._finished = False
         self._saved_step = 0
-        self._told_epoch: float | None = None
+        self._shown_epoch: float | None = None
         self._pid = os.getpid()
         self._tick_at = 0.0
         self._mean = values.Mean()
@@ -57,13 +59,22 @@ class Run(Facts):
         self._behind = values.Behind(self._written)
         self._shelf = media.Shelf(context, self._spool)
         if options.config:
-            self._tell("h", v=dict(options.config))
+            self._record(records.Config(values=dict(options.config)))
         self._stop.install()
 
     def prepare(self, *objects: Any) -> Any:
-        """Model, optimizer, scheduler, loaders, scaler: given back ready for this worker, in the same order.
+        """Prepare models, optimizers, schedulers, loaders and scalers for this worker.
 
-        A checkpoint to go on from is loaded here, so `global_step` may be beyond 0 afterwards.
+        Models are moved to the device and wrapped, loaders deal each worker its share of the samples. A checkpoint to resume
+        from is loaded here: `global_step` may be above 0 afterwards. All ranks call it together, with the same objects.
+
+        Args:
+            *objects: The objects to prepare. Anything with `state_dict` and `load_state_dict` is saved and restored.
+
+        Returns:
+            The prepared objects in the order given; a single object if one was given. Use these, not the originals.
+
+        Example: `model, optimizer, loader = run.prepare(model, optimizer, loader)`
         """
         self._check_alive()
         if self._rehearsal is not None:
@@ -74,7 +85,17 @@ class Run(Facts):
         return prepared[0] if len(objects) == 1 else prepared
 
     def step(self, metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Say that one iteration is done, with its numbers. Once per iteration, on every rank."""
+        """Record that one iteration is done. Call it once per iteration, on every rank.
+
+        With gradient accumulation, the metrics of the iterations of one global step are averaged, weighted by their samples.
+        Calling it again after the run was told to stop (see `should_stop`) raises SystemExit.
+
+        Args:
+            metrics: Metrics by name, for names that are no Python identifiers.
+            **named: Ints, floats, 0-dim tensors or numpy scalars. Tensors on a GPU are read later, without a synchronisation.
+
+        Example: `run.step(loss=loss)` or `run.step({"train/loss": loss})`
+        """
         if self._halted or self._finished:
             self._past_end()
         numbers = named if metrics is None else values.merge(metrics, named)
@@ -91,7 +112,7 @@ class Run(Facts):
                 self._partial = not boundary
                 if not boundary:
                     return
-                numbers = self._mean.take()
+                numbers = self._mean.pop()
                 waiting = any(map(values.is_waiting, numbers.values()))
         step = self._step = self._stop.step = self._step + 1
         now = time.time()
@@ -113,49 +134,49 @@ class Run(Facts):
             self._rehearsal.after_step(self, training, step)
 
     def evaluate(self, metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Results of an evaluation at the present step: numbers and short texts."""
+        """Record the results of an evaluation at the current step.
+
+        Args:
+            metrics: Results by name, for names that are no Python identifiers.
+            **named: Results by name: numbers or short texts.
+
+        Example: `run.evaluate({"eval/loss": eval_loss, "eval/accuracy": 0.93})`
+        """
         self._check_alive()
         found = {k: values.now(values.plain_or_text(k, v)) for k, v in values.merge(metrics, named).items()}
         if self._training is not None and self._training.replaying:
             return
-        self._behind.take(everything=True)
-        self._tell("e", i=self._step, v=quoted(found))
-
-    def log_image(self, name: str, data: Any) -> None:
-        """Show an image: a path, encoded bytes, a Pillow image, a numpy array or a tensor."""
-        if self._main:
-            self._shelf.keep(name, self._step, media.image(data))
-
-    def log_figure(self, name: str, figure: Any) -> None:
-        """Show a matplotlib or plotly figure."""
-        if self._main:
-            self._shelf.keep(name, self._step, media.figure(figure))
-
-    def log_table(self, name: str, columns: Any, rows: Iterable[Sequence[Any]] | None = None) -> None:
-        """Show a table: column names and rows, a list of mappings, or a data frame."""
-        if self._main:
-            self._shelf.keep(name, self._step, media.table(columns, rows))
+        self._behind.write_arrived(everything=True)
+        self._record(records.Evaluation(step=self._step, values=quoted(found)))
 
     def note_bug(self, **about: Any) -> None:
-        """A capsule of a failed step was written, by whichever rank: for whoever looks after the run."""
-        self._spool.write("b", **about)
+        """Record that a capsule (the saved inputs) of a failed step was written. Any rank may call it."""
+        self._spool.put(records.Bug(**about))
 
     def checkpoint(self, wait: bool = False, *, best: bool = False, metrics: Mapping[str, float] | None = None) -> None:
-        """Save now; on every rank, at the same step. Returns at once unless told to wait for the disk.
+        """Save a checkpoint at the end of the current iteration. Call it on every rank, at the same step.
 
-        The newest one marked as `best` is kept beside the newest `keep_checkpoints`; `metrics` are shown with it.
+        Args:
+            wait: Save immediately and wait until the checkpoint is on disk. Default: write it in the background.
+            best: Mark it as the best so far. The newest best one is kept in addition to the newest `keep_checkpoints`.
+            metrics: Metrics to show with the checkpoint, in addition to those of the last step.
+
+        Example: `run.checkpoint(best=True, metrics={"eval/loss": eval_loss})`
         """
         self._check_alive()
         if self._training is None:
-            raise UsageError("there is nothing to save yet", hint="run.prepare(model, optimizer, …) comes first")
+            raise UsageError("there is nothing to save yet", hint="call run.prepare(model, optimizer, …) first")
         self._save(wait=wait, best=best, metrics=metrics)
 
     def aim(self, steps: int) -> None:
-        """How many steps the training is meant to take, as far as it is known: shown as 100 %. It does not stop there."""
+        """Set the number of global steps that is shown as 100 %. The training does not stop there."""
         self._total = steps
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """Ask all ranks to save and stop at one step soon. Any rank may."""
+        """Ask all ranks to save a checkpoint and stop at the same step, soon. Any rank may call it. `reason` is shown.
+
+        Example: `run.stop("the loss diverged")`
+        """
         self._stop.request(reason)
 
     def loop(
@@ -166,9 +187,17 @@ class Run(Facts):
         epochs: int | None = None,
         desc: str | None = None,
     ) -> Iterator[Batch]:
-        """Batches until `max_steps` global steps or `epochs` are done, or the run is to stop; shows how it goes.
+        """Iterate over batches until the training is done or has to stop, and show progress on stderr.
 
-        With neither given: init's max_steps, or one epoch.
+        After a resume it continues at the sample where the checkpoint was taken. Call `step` once per batch.
+
+        Args:
+            loader: The loader that `prepare` returned, or any iterable of batches.
+            max_steps: Global steps to train for, counted over all attempts. Default: `max_steps` of `shoal.init`.
+            epochs: Epochs to train for. Default: no limit with `max_steps`, else one epoch.
+            desc: Text at the start of the progress line.
+
+        Example: `for batch in run.loop(loader, epochs=3): …`
         """
         self._check_alive()
         max_steps = self._options.max_steps if max_steps is None else max_steps
@@ -177,7 +206,12 @@ class Run(Facts):
         return loop.batches(self, loader, max_steps=max_steps, epochs=epochs, desc=desc)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
-        """Indices of the epochs still to do: after a resume, from the one that was broken off. None: without end."""
+        """Yield the indices of the epochs that are still to do, until the run has to stop.
+
+        After a resume the first one is the epoch in which the checkpoint was taken. `count` None: no limit.
+
+        Example: `for epoch in run.epochs(10): …`
+        """
         epoch = self._training.start_epoch if self._training is not None else 0
         self._epochs = count
         while (count is None or epoch < count) and not self.should_stop:
@@ -186,11 +220,18 @@ class Run(Facts):
             epoch += 1
 
     def finish(self, *, status: str = "finished", why: str | None = None) -> None:
-        """End the run: last save, last records. Safe to call again; a script that forgets is finished at its exit."""
+        """End the run: take the last checkpoint, wait until it is on disk, and write the last records.
+
+        Calling it again does nothing. If the script does not call it, the run is finished when the interpreter exits.
+
+        Args:
+            status: "finished", "stopped", "skipped" or "failed".
+            why: Reason to show with the run.
+        """
         self._end(status, why, last_save=True)
 
     def stepped_since(self, step: int) -> bool:
-        """Whether run.step was called since that global step."""
+        """Check whether `step` was called since that global step."""
         return self._step != step or self._partial
 
     def __enter__(self) -> Run:
@@ -203,18 +244,18 @@ class Run(Facts):
         self.finish(status=status, why=why)
 
     def end_at_exit(self, error: BaseException | None, *, unknown: bool = False) -> None:
-        """End the run with the interpreter. A last save takes all ranks, and it is not known whether all will come.
+        """End the run when the interpreter exits. With several ranks no last checkpoint is taken: it needs all of them.
 
-        `unknown`: the script raised SystemExit, and its code is known to the parent process only. An agent or `shoal run`
-        corrects the record if it was not 0; without either, only a run that reached its target counts as finished.
+        `unknown`: the script raised SystemExit itself, so that only the parent process knows its code. An agent or `shoal
+        run` corrects the record if the code was not 0; without either, only a run that reached its target is finished.
         """
         status, why = outcome(error)
         if unknown and not self._context.on_platform and self._total is not None and self._step < self._total:
             status, why = "stopped", "the script raised SystemExit before its last step"
         self._end(status, why, last_save=self._context.world_size == 1, surely=not unknown)
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: files and records are the parent's."""
+    def abandon_in_child(self) -> None:
+        """Give up the run in a forked child: its files and records belong to the parent."""
         self._finished = True
         self._spool.forget()
 
@@ -226,7 +267,7 @@ class Run(Facts):
             status, why = "stopped", self.stop_reason
         clean = status != "failed"
         with _never_fatal("the last metrics"):
-            self._behind.take(everything=clean)
+            self._behind.write_arrived(everything=clean)
         if self._training is not None:
             with _never_fatal("the last checkpoint"):
                 if status == "finished" and last_save and self._saves_itself and self._step > self._saved_step:
@@ -235,14 +276,14 @@ class Run(Facts):
         self._spool.flush()
         if self._main and (self._spool.is_open or self._context.on_platform):
             self._progress(done=status == "finished" and (surely or self._step == self._total))
-            self._tell("f", i=self._step, status=status, why=why)
+            self._record(records.Finish(step=self._step, status=status, why=why))
         if self._mirror is not None:
             self._mirror.close()
         self._stop.close()
         self._spool.close()
         if self._training is not None and clean:
             with _never_fatal("the process group"):
-                from shoal.sdk.group import close_group
+                from shoal.sdk.ranks.group import close_group
 
                 close_group()
         self._on_finish()
@@ -251,15 +292,15 @@ class Run(Facts):
         if self._training is None:
             from shoal.sdk.training import Training
 
-            self._training = Training(self._context, self._options, self._spool, on_resume=self._go_on_from)
+            self._training = Training(self._context, self._options, self._spool, on_resume=self._resume_at)
         return self._training
 
-    def _go_on_from(self, step: int) -> None:
+    def _resume_at(self, step: int) -> None:
         self._step = self._stop.step = self._saved_step = step
 
     def _check_alive(self) -> None:
         if self._finished:
-            raise UsageError("this run is finished", hint="make a new one with shoal.init(...)")
+            raise UsageError("this run is finished", hint="start a new one with shoal.init(...)")
 
     def _past_end(self) -> None:
         self._check_alive()
@@ -270,11 +311,11 @@ class Run(Facts):
         self._spool.write_step(step, numbers, at)
 
     def _late(self, step: int, numbers: dict[str, Any], now: float) -> None:
-        """Some numbers are still on the device: read them when they arrive; before a save, wait for them."""
+        """Queue metrics that are still on the device and write those that have arrived; before a save, wait for all."""
         if self._main:
             self._behind.put(step, numbers, now)
             every = self._options.checkpoint_every
-            self._behind.take(everything=every is not None and step % every == 0)
+            self._behind.write_arrived(everything=every is not None and step % every == 0)
 
     def _tick(self, now: float) -> None:
         self._tick_at = now + _TICK_S
@@ -287,14 +328,15 @@ class Run(Facts):
             self._progress(done=False)
 
     def _progress(self, *, done: bool) -> None:
-        # A loop that was left counts its epoch as over: what was true at the stop is told.
+        # Leaving the loop counts the epoch as complete; record the value from before the stop.
         if not self._halted and self.epoch is not None:
-            self._told_epoch = round(self.epoch, 4)
-        self._tell("p", i=self._step, total=self._total, epoch=self._told_epoch, epochs=self._epochs, done=done)
+            self._shown_epoch = round(self.epoch, 4)
+        epoch, epochs = self._shown_epoch, self._epochs
+        self._record(records.Progress(step=self._step, total=self._total, epoch=epoch, epochs=epochs, done=done))
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _record(self, record: records.Record) -> None:
         if self._main:
-            self._spool.write(kind, **fields)
+            self._spool.put(record)
 
     def _decide(self, step: int) -> None:
         decision = self._stop.decide(step)
@@ -310,12 +352,12 @@ class Run(Facts):
 
     @property
     def _is_pruned(self) -> bool:
-        """Nobody will go on with a trial that fell behind. With several workers a save takes all of them, and not all may know yet."""
+        """True for a pruned trial with one worker: nobody resumes it. With several workers, not all may know it yet."""
         return self._context.world_size == 1 and (self.stop_reason or "").startswith(PRUNED)
 
     def _save(self, *, wait: bool = False, best: bool = False, metrics: Mapping[str, float] | None = None) -> None:
         if self._training is not None:
-            self._behind.take(everything=True)
+            self._behind.write_arrived(everything=True)
             self._training.checkpoint(self._step, {**self._last, **(metrics or {})}, wait=wait, best=best)
             self._saved_step = self._step
             self._stop.saved()
@@ -325,7 +367,7 @@ class Run(Facts):
         return self._options.checkpoint_every is not None or self._options.checkpoint_every_s is not None
 
     def _aim(self, loader: Any, max_steps: int | None, epochs: int | None) -> None:
-        """What is to be reached, as far as it is known: shown as 100 %."""
+        """Set the step that is shown as 100 % from `max_steps` and `epochs`, as far as they are known."""
         by_epochs = None
         if epochs is not None:
             per_epoch = self._training.steps_per_epoch if self._training is not None else _length(loader)
@@ -335,7 +377,7 @@ class Run(Facts):
 
 
 def outcome(error: BaseException | None) -> tuple[str, str | None]:
-    """Status and reason of a run that ends with this exception, or none."""
+    """Return status and reason of a run that ends with this exception, or without one (None)."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", None
     if isinstance(error, SystemExit) and error.code == SKIPPED:
@@ -349,7 +391,7 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
 
 @contextlib.contextmanager
 def _never_fatal(what: str) -> Iterator[None]:
-    """At the end of a run nothing of ours may hide how the script itself ended."""
+    """Log an exception instead of raising it: an error of ours must not hide how the script itself ended."""
     try:
         yield
     except Exception as error:
@@ -357,7 +399,7 @@ def _never_fatal(what: str) -> Iterator[None]:
 
 
 def _store() -> Any:
-    from shoal.sdk.group import store
+    from shoal.sdk.ranks.group import store
 
     found = store()
     if found is None:

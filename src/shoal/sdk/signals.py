@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT become a wish to stop. Handlers only set flags, then call the script's own.
+"""Signal handlers that turn SIGTERM and SIGINT into a stop request. They only set flags, then call the script's own handler.
 
-Launchers signal whole process groups (torchrun does), so data-loading children forked meanwhile must outlive the first
-signal, or the last steps before the save fail for want of data; they look at a flag shared with their parent.
+Launchers such as torchrun signal whole process groups, so data-loading children must survive the first signal: otherwise
+the last steps before the save fail because no data arrives. The children check a flag that they share with their parent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _NO, _ASKED, _OVER = 0, 1, 2
 
 
 class Signals:
-    """Installed by `install`, undone by `restore`; `fileno` becomes readable when a signal arrived, even while the
-    main thread is deep inside a collective and no Python handler can run."""
+    """Signal handlers of this process, set by `install` and removed by `restore`.
+
+    `fileno` becomes readable when a signal arrives, even while the main thread is inside a collective and no Python
+    handler can run.
+    """
 
     def __init__(self, on_signal: Callable[[int], None], ready: Callable[[], bool]):
         self._on_signal, self._ready = on_signal, ready
@@ -37,7 +40,7 @@ class Signals:
         self._write: socket.socket | None = None
 
     def install(self) -> bool:
-        """False where handlers cannot be set: outside the main thread."""
+        """Set the handlers. Return False outside the main thread, where Python cannot set them."""
         if threading.current_thread() is not threading.main_thread():
             return False
         self._shared = mmap.mmap(-1, 1)
@@ -57,7 +60,7 @@ class Signals:
         return True
 
     def restore(self) -> None:
-        """Give the handlers back. Only in the main thread, only in the process that installed them."""
+        """Restore the handlers from before; does nothing outside the main thread and in forked children."""
         global _active
         if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
             return
@@ -77,8 +80,8 @@ class Signals:
         if _active is self:
             _active = None
 
-    def take_again(self) -> None:
-        """In a forked child whose handlers were replaced."""
+    def reinstall(self) -> None:
+        """Set the handlers again in a forked child in which a library replaced them."""
         for signum in self._previous:
             signal.signal(signum, self._handle)
 
@@ -86,12 +89,12 @@ class Signals:
         return self._read.fileno() if self._read is not None else -1
 
     def wake(self) -> None:
-        """Make `wait` return at once; from any thread."""
+        """Make `wait` return at once. Any thread may call it."""
         with contextlib.suppress(OSError, AttributeError):
             self._write.send(b"\0")  # type: ignore[union-attr]
 
     def wait(self, timeout_s: float) -> list[int]:
-        """Signals that arrived, for a thread that sleeps here between its rounds."""
+        """Sleep up to `timeout_s`; return the signals that arrived meanwhile. For one background thread."""
         if self._read is None:
             time.sleep(timeout_s)
             return []
@@ -112,7 +115,7 @@ class Signals:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            if not self._parent_was_asked():
+            if not self._parent_is_stopping():
                 self._pass_on(signum, frame)
             return
         again = signum in self._seen and signum == signal.SIGINT
@@ -127,7 +130,7 @@ class Signals:
             previous(signum, frame)
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
-        """What would have happened without us."""
+        """Do what would have happened without this handler: call the previous one, or take the default action."""
         previous = self._previous.get(signum, signal.SIG_DFL)
         if callable(previous):
             previous(signum, frame)
@@ -135,8 +138,11 @@ class Signals:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 
-    def _parent_was_asked(self) -> bool:
-        """In a forked child. The same signal may reach it some milliseconds before its parent."""
+    def _parent_is_stopping(self) -> bool:
+        """Check, in a forked child, whether the parent was asked to stop too.
+
+        Waits up to _CHILD_WAITS_S, because the signal may reach the child some milliseconds before the parent.
+        """
         shared, read = self._shared, self._read
         until = time.monotonic() + _CHILD_WAITS_S
         while shared is not None and os.getppid() == self._pid:
@@ -154,15 +160,15 @@ _active: Signals | None = None
 
 
 def in_data_worker(then: Callable[[int], None] | None, worker: int) -> None:
-    """worker_init_fn of torch's loaders: their workers end at the first SIGTERM by a handler of torch's own."""
+    """Set our signal handlers in a worker of a torch loader (worker_init_fn): torch's own handler ends it at SIGTERM."""
     if _active is not None:
-        _active.take_again()
+        _active.reinstall()
     if then is not None:
         then(worker)
 
 
 def _after_fork() -> None:
-    """Signals of a child are not news for its parent."""
+    """Stop a forked child from reporting its signals through the wake-up socket of its parent."""
     if _active is not None and _active.fileno() >= 0:
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(-1)

@@ -1,6 +1,7 @@
-"""How fast machines reach each other: every pair does a few all-reduces, as workers would. `python -m shoal.sdk.speed` on each of them.
+"""Network speed between machines: every pair does a few all-reduces. Run `python -m shoal.sdk.speed` on each machine.
 
-Takes {rank, world, master, port, pairs, mb} as JSON on stdin; says [[one, other, latency_ms, mb_s], …] of the pairs this rank is first in.
+Reads {rank, world, master, port, pairs, mb} as JSON from stdin; prints [[one, other, latency_ms, mb_s], …] for the pairs in
+which this rank comes first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from shoal.agent.interfaces import interface_to
+from shoal.agent.node.interfaces import interface_to
 
 _TIMEOUT_S = 60
 _ROUNDS, _LARGE_ROUNDS = 20, 3
@@ -37,7 +38,7 @@ def measure(asked: dict[str, Any]) -> list[tuple[int, int, float, float]]:
     patience = timedelta(seconds=_TIMEOUT_S)
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=f"tcp://{asked['master']}:{asked['port']}",
                             rank=rank, world_size=asked["world"], timeout=patience)  # fmt: skip
-    # All make all groups, in the same order, whether they are in them or not.
+    # Every rank must create all groups in the same order, also those it is not a member of.
     groups = [(one, other, dist.new_group([one, other], timeout=patience)) for one, other in asked["pairs"]]
     small, large = torch.ones(1, device=device), torch.ones(int(asked["mb"]) << 18, device=device)
     found = []
@@ -48,13 +49,13 @@ def measure(asked: dict[str, Any]) -> list[tuple[int, int, float, float]]:
             large_s = _median(lambda g=group: dist.all_reduce(large, group=g), wait, _LARGE_ROUNDS)  # type: ignore[misc]
             if rank == one:
                 found.append((one, other, round(1000 * latency_s, 3), round(asked["mb"] * 1.048576 / large_s, 1)))
-        dist.barrier()  # one pair at a time: they would share the wire
+        dist.barrier()  # one pair at a time, because two would share the network
     dist.destroy_process_group()
     return found
 
 
 def _median(act: Callable[[], object], wait: Callable[[], None], rounds: int) -> float:
-    """Seconds; the first round makes the connection and does not count."""
+    """Return the median duration in seconds. The first round opens the connection and does not count."""
     taken = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

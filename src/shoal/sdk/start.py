@@ -1,4 +1,4 @@
-"""`shoal.init`: one run per process, and what happens to it when the process ends or forks."""
+"""`shoal.init` creates the one run of this process and ends or disowns it when the process exits or forks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from shoal.core.errors import UsageError
 from shoal.sdk.context import read_context
+from shoal.sdk.determinism import make_deterministic
 from shoal.sdk.device import demand_promised
 from shoal.sdk.options import Options
 from shoal.sdk.run import Run
@@ -28,12 +29,17 @@ def init(
     *,
     parallel: str = "auto",
     mesh: Mapping[str, int] | None = None,
+    precision: str = "fp32",
+    activation_checkpointing: str = "none",
+    compile: bool = False,
     seed: int | None = None,
+    deterministic: bool = False,
     max_steps: int | None = None,
     accumulate: int = 1,
     checkpoint_every: int | None = None,
     checkpoint_every_s: float | None = 600.0,
     keep_checkpoints: int = 2,
+    whole_checkpoints: bool = False,
     resume: str | os.PathLike[str] = "auto",
     trackers: Sequence[Any] = (),
     config: Mapping[str, Any] | None = None,
@@ -41,21 +47,71 @@ def init(
     device: str | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Run:
-    """Begin a run; one at a time per process. What each argument means is said in Options."""
+    """Start the run of this process. There can be one run at a time per process.
+
+    Args:
+        name: Name of the run. Default: the name of the job, or of the script.
+        parallel: How the model is spread over the workers: "auto" (ddp with several workers, else none), "ddp", "fsdp",
+            "pipeline", "swarm" or "none".
+        mesh: Two kinds of parallelism at once, such as {"ddp": 2, "fsdp": 2}. The product must be the world size.
+        precision: Type in which a model sharded by fsdp computes: "fp32" or "bf16". Weights, optimizer and sums of gradients
+            stay fp32. For other kinds of parallelism use torch.autocast.
+        activation_checkpointing: Activations of the model's repeated blocks that the backward pass computes again to save
+            memory: "none", "selective" (keep what matrix products and attention give) or "full".
+        compile: Compile each of the repeated blocks by itself (torch.compile).
+        seed: Seed of the sample order and of the random generators. None: order from seed 0, generators untouched.
+        deterministic: Use deterministic algorithms only, in the whole process, so that two runs on the same hardware have the
+            same bits. Slower on GPUs; an operator that has no such algorithm raises a RuntimeError that names it.
+        max_steps: Global steps to train for, counted over all attempts.
+        accumulate: Iterations per optimizer step, at the world size the training was started with.
+        checkpoint_every: Global steps between two checkpoints. None: by time only.
+        checkpoint_every_s: Seconds between two checkpoints. None: by steps only.
+        keep_checkpoints: How many of the newest checkpoints stay in the output directory.
+        whole_checkpoints: Gather a sharded model (fsdp) on rank 0 and save it as one model.pt. Needs host memory for all of
+            it. Default: each worker saves its own part; `shoal checkpoint consolidate` makes one file of them.
+        resume: "auto" (SHOAL_RESUME_FROM, else the newest complete checkpoint in the output directory), "never", or the
+            path of a checkpoint.
+        trackers: Other trackers that receive the metrics: "tensorboard", "wandb", "mlflow" or objects with the methods of
+            shoal.sdk.trackers.Tracker.
+        config: Hyperparameters to show with the run.
+        dir: Run directory outside the platform. Default: ./shoal-runs/<name>-<time>-<4 hex>.
+        device: Device to train on. Default: the accelerator of this worker, else the CPU.
+        extra: Options for adapters that are built on this API.
+
+    Returns:
+        The run. Use it directly or as a context manager.
+
+    Example::
+
+        run = shoal.init(max_steps=1000, seed=0)
+        model, optimizer, loader = run.prepare(model, optimizer, loader)
+        for batch in run.loop(loader):
+            loss = model(batch).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            run.step(loss=loss)
+        run.finish()
+    """
     global _current
     if _current is not None:
-        raise UsageError("this process has a run already", hint="end it with run.finish() before the next shoal.init()")
+        raise UsageError("this process already has a run", hint="end it with run.finish() before the next shoal.init()")
     demand_promised()
     options = Options(
         name=name,
         parallel=parallel,
         mesh=mesh,
+        precision=precision,
+        activation_checkpointing=activation_checkpointing,
+        compile=compile,
         seed=seed,
+        deterministic=deterministic,
         max_steps=max_steps,
         accumulate=accumulate,
         checkpoint_every=checkpoint_every,
         checkpoint_every_s=checkpoint_every_s,
         keep_checkpoints=keep_checkpoints,
+        whole_checkpoints=whole_checkpoints,
         resume=resume,
         trackers=trackers,
         config=config,
@@ -63,6 +119,8 @@ def init(
         device=device,
         extra=extra or {},
     )
+    if deterministic:
+        make_deterministic()
     exit_watch = _ExitWatch()
     run = Run(read_context(name, dir), options, on_finish=lambda: _forget(exit_watch))
     if seed is not None:
@@ -73,16 +131,16 @@ def init(
 
 
 def current() -> Run | None:
-    """The run of this process, for adapters that were not handed it."""
+    """Return the run of this process, or None. Adapters use it when the script did not pass them a run."""
     return _current
 
 
 class _ExitWatch:
-    """Ends the run with the interpreter, and knows how that ended: atexit alone is told nothing.
+    """Hooks that end the run when the interpreter exits and record how it exited; atexit itself gets no exit code.
 
-    `sys.exit`, `exit` and `quit` tell their code here. A SystemExit that is raised without them passes by no hook of the
-    interpreter: only that the main module was left by an exception can be seen afterwards, and its code is known to the
-    parent process alone (see shoal.agent.run_end).
+    `sys.exit`, `exit` and `quit` are replaced to record their code. No hook of the interpreter sees a SystemExit that is
+    raised directly: all that can be detected afterwards is that the main module was left by an exception. Its code is
+    known to the parent process only (see shoal.agent.sdk_records.run_end).
     """
 
     def __init__(self) -> None:
@@ -90,7 +148,7 @@ class _ExitWatch:
         self._run: Run | None = None
         self._excepthook: Callable[..., Any] | None = None
         self._exits: list[tuple[Any, str, Any]] = []
-        """Functions that were replaced: module, name, the function before."""
+        """Replaced functions: module, name, original function."""
         self._main = _main_frame()
 
     def install(self, run: Run) -> None:
@@ -126,12 +184,12 @@ class _ExitWatch:
             return
         left_by_exception = None if self._main is None else _left_by_exception(self._main)
         if left_by_exception is False:
-            self._error = None  # the script caught the exit or the exception, and came to its end
+            self._error = None  # the script caught the exception and ran to its last line
         self._run.end_at_exit(self._error, unknown=bool(left_by_exception) and self._error is None)
 
 
 def _main_frame() -> FrameType | None:
-    """Return the frame of the main module, if it is running; what it says of its last instruction stays readable later."""
+    """Return the frame of the main module, or None. Its last instruction stays readable after the module has ended."""
     frame: FrameType | None = sys._getframe()
     main = vars(sys.modules["__main__"])
     while frame is not None and not (frame.f_globals is main and frame.f_code.co_name == "<module>"):
@@ -140,7 +198,7 @@ def _main_frame() -> FrameType | None:
 
 
 def _left_by_exception(frame: FrameType) -> bool:
-    """Return whether a frame that has ended was left by an exception, and not by its last line."""
+    """Check whether a frame that has ended was left by an exception and not by its last line."""
     return not opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
@@ -151,7 +209,7 @@ def _forget(exit_watch: _ExitWatch) -> None:
 
 
 def _seed(seed: int) -> None:
-    """The generators a model is about to be made with; the same on every rank, so that they start equal."""
+    """Seed python, numpy and torch with the same seed on every rank, so that the models start equal."""
     import random
 
     random.seed(seed)
@@ -164,7 +222,7 @@ def _seed(seed: int) -> None:
 def _after_fork() -> None:
     global _current
     if _current is not None:
-        _current.leave_to_parent()
+        _current.abandon_in_child()
         _current = None
 
 

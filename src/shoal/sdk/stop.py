@@ -1,7 +1,7 @@
-"""When to save and when to stop: signals, wishes and the clock, made into one step that is the same on every rank.
+"""Decide when to save and when to stop: signals, requests and the clock become one step that is the same on every rank.
 
-With one worker that is the next step. With more, a thread that wakes twice a second talks to the other ranks (agree.py);
-the training thread only compares its step with a number.
+With one worker that is the next step. With several, a thread that wakes twice a second agrees with the other ranks
+(ranks/agree.py); the training thread only compares its step with `next_step`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shoal.agent.wire import SAVE_WANTED
-from shoal.sdk.agree import ALONE, DO, PATIENCE_S, Agreement, Plan
 from shoal.sdk.context import Context
+from shoal.sdk.ranks.agree import ALONE, DO, PATIENCE_S, Agreement, Plan
 from shoal.sdk.signals import Signals
 from shoal.sdk.stacks import listen
 
@@ -27,19 +27,19 @@ logger = logging.getLogger(__name__)
 
 _CALM_S, _BUSY_S = 0.5, 0.05
 _FORCE_S = 3.0
-"""A rank told to stop whose peers are gone may be stuck in a collective for ever; so long it has to come back."""
+"""Seconds after which a rank that must stop alone is killed: without its peers it may wait in a collective for ever."""
 _serial = 0
 
 
 class Decision(NamedTuple):
-    """What to do after a step."""
+    """Decision for all ranks after a step: save a checkpoint, stop, or both."""
 
     save: bool = False
     stop: bool = False
 
 
 class Stop:
-    """Run.step sets `step`, and asks `decide` once it has reached `next_step`."""
+    """Stop and save requests of this rank. Run.step sets `step` and calls `decide` once it has reached `next_step`."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class Stop:
     ):
         global _serial
         _serial += 1
-        # Later runs of the same processes start with a clean slate.
+        # A prefix per run: a later run of the same processes must not see the keys of this one.
         self._prefix = prefix or f"shoal/stop/{context.attempt}/{_serial}/"
         self.step = 0
         self.next_step: float = math.inf
         self.every_s: float | None = None
-        """Seconds between saves; None: none by time. Only rank 0's counts."""
+        """Seconds between two saves; None: no saves by time. Only the value of rank 0 counts."""
         self.reason: str | None = None
-        """Why the run stops or was stopped."""
+        """Reason of the stop, or None."""
         self.exit_code = 0
-        """For a script that goes on after it was told to stop."""
+        """Exit code for a script that calls Run.step again after the stop."""
         self._context, self._clock, self._force_exit = context, clock, force_exit
         self._make_store = store
         self._signals = Signals(self._on_signal, lambda: self.step > 0)
@@ -79,19 +79,19 @@ class Stop:
 
     def install(self) -> None:
         if not self._signals.install():
-            logger.debug("not in the main thread: signals are left alone")
+            logger.debug("not in the main thread: no signal handlers are set")
         if self._context.on_platform:
             listen(str(self._context.spool_dir), self._context.rank)
 
     def watch(self) -> None:
-        """Begin to agree with the other ranks, if there are any. Safe to call again."""
+        """Start the thread that agrees with the other ranks, if there are any. Safe to call again."""
         if self._context.world_size == 1 or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._watch, name="shoal-stop", daemon=True)
         self._thread.start()
 
     def request(self, reason: str, code: int = 0) -> None:
-        """Ask for a stop; any rank and any thread may."""
+        """Request a stop. Any rank and any thread may call it."""
         if self._wish is None:
             self._wish = (reason, code)
         if self._thread is None:
@@ -100,7 +100,7 @@ class Stop:
             self._signals.wake()
 
     def request_save(self) -> None:
-        """Ask for a checkpoint soon, at a step all ranks agree on. Only rank 0's wish counts."""
+        """Request a checkpoint soon, at a step all ranks agree on. Only the request of rank 0 counts."""
         self._save_asked = True
         if self._context.world_size == 1:
             self._save_now, self.next_step = True, 0
@@ -108,18 +108,21 @@ class Stop:
             self._signals.wake()
 
     def tick(self) -> None:
-        """About once per second, from the training thread: with one worker, the clock is looked at here."""
-        if self._context.on_platform and self._context.is_main and self._was_asked():
+        """Check for a save request of the agent and, with one worker, for a save by time.
+
+        The training thread calls it about once per second.
+        """
+        if self._context.on_platform and self._context.is_main and self._agent_wants_save():
             self.request_save()
         if self._thread is None and self._time_to_save():
             self._save_now, self.next_step = True, 0
 
     def saved(self) -> None:
-        """A checkpoint was made for whatever reason: the next by time is due so much later."""
+        """Note that a checkpoint was taken: the next one by time is due `every_s` from now."""
         self._saved_at = self._clock()
 
     def decide(self, step: int) -> Decision:
-        """What all ranks do after this step."""
+        """Return what all ranks do after this step; wait for the outcome if it is still being agreed on."""
         if self._thread is None:
             save, self._save_now, self.next_step = self._save_now, False, math.inf
             if self._wish is None:
@@ -140,7 +143,7 @@ class Stop:
         return Decision(save=save, stop=stop)
 
     def close(self) -> None:
-        """Give the signals back and end the thread."""
+        """End the thread and restore the signal handlers."""
         self._closing = True
         self._signals.wake()
         thread, self._thread = self._thread, None
@@ -149,15 +152,15 @@ class Stop:
         self._signals.restore()
 
     def _on_signal(self, signum: int) -> None:
-        """In a signal handler: flags only."""
+        """Note a signal. Runs in a signal handler: it only sets flags."""
         self._signalled = True
         if self._wish is None:
             self._wish = (signal.Signals(signum).name, 128 + signum)
         if self._thread is None:
             self.next_step = 0
 
-    def _was_asked(self) -> bool:
-        """By the agent, once for each time it asks."""
+    def _agent_wants_save(self) -> bool:
+        """Check whether the agent asks for a checkpoint, by a file that is removed here: each request counts once."""
         try:
             (self._context.spool_dir / SAVE_WANTED).unlink()
         except OSError:
@@ -218,7 +221,7 @@ class Stop:
             agreement.alone()
         elif self._wish is not None and self.reason is None and not self._plans:
             plan = Plan(step=0, stop=True, why=self._wish[0], code=self._wish[1])
-            plan.settle(ALONE)
+            plan.decide(ALONE)
             self._arm(plan)
 
     def _steps_per_s(self) -> float:
@@ -226,13 +229,13 @@ class Stop:
         return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
 
     def _force_if_stuck(self) -> None:
-        """Ranks that act alone after a signal and do not come back to a step are waiting for the dead."""
+        """End the process if it must stop alone after a signal but reaches no step: it waits for dead ranks."""
         waiting = self._signalled and any(p.outcome == ALONE for p in list(self._plans))
         if not waiting:
             self._forced_at = None
         elif self._forced_at is None:
             self._forced_at = self._clock() + _FORCE_S
         elif self._clock() >= self._forced_at and self._wish is not None:
-            print("shoal: told to stop, but other workers do not answer; ending without a last save", file=sys.stderr)
+            print("shoal: stopping without a last checkpoint: the other workers do not answer", file=sys.stderr)
             sys.stderr.flush()
             self._force_exit(self._wish[1])

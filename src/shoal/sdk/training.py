@@ -1,7 +1,7 @@
-"""Everything behind `run.prepare` and `run.checkpoint`: what is trained, where its data stands, how it is saved and found again.
+"""Implementation of `run.prepare` and `run.checkpoint`: the trained objects, the data positions, saving and resuming.
 
-A save that is asked for inside an iteration is taken when the iteration is over, that is when the loop asks for the next
-batch or is left: only then have optimizer and scheduler both made their step, in whatever order the script calls them.
+A save that is requested during an iteration is taken at the end of the iteration, that is when the loop fetches the next
+batch or is left: only then have both optimizer and scheduler made their step, in whatever order the script calls them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool
 
 if TYPE_CHECKING:
-    from shoal.sdk.order import Micro
     from shoal.sdk.parallel import Parallel
-    from shoal.sdk.sampler import Feed
+    from shoal.sdk.samples.order import Micro
+    from shoal.sdk.samples.sampler import Feed
     from shoal.sdk.setup import Setup
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 1000
-"""Iterations a save is put off because the script has gathered gradients but made no step."""
+"""Maximum number of iterations a save is postponed while the script accumulates gradients without a step."""
 
 
 class _Due(NamedTuple):
@@ -36,12 +36,12 @@ class _Due(NamedTuple):
 
 
 class Training:
-    """One per run. Nothing here imports torch before the first `prepare`, `register` or `checkpoint`."""
+    """Training state of a run. Nothing here imports torch before the first `prepare`, `register` or `checkpoint`."""
 
     def __init__(
         self, context: Context, options: Options, spool: Spool, *, on_resume: Callable[[int], None] | None = None
     ):
-        """`on_resume(step)` is called inside `prepare` when a checkpoint was restored."""
+        """Keep the arguments; `on_resume(step)` is called inside `prepare` when a checkpoint was restored."""
         self._context, self._options, self._spool = context, options, spool
         self._on_resume = on_resume or (lambda step: None)
         self._setup: Setup | None = None
@@ -53,21 +53,21 @@ class Training:
         self._step = 0
         self._actions: list[Callable[[], None]] = []
 
-    # what a run calls
+    # called by Run
 
     def prepare(self, objects: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Wrap, register and, at the first model, resume. Collective over the ranks."""
+        """Wrap and register the objects, and resume once there is a model. Collective over the ranks."""
         setup = self._ready()
         prepared = setup.prepare(objects)
         self._announce(setup)
         return prepared
 
     def register(self, *objects: Any) -> None:
-        """Save and restore these objects as they are: nothing is wrapped, no order of data is imposed."""
+        """Save and restore these objects unchanged: nothing is wrapped, the sample order stays the script's."""
         self._ready().register(objects)
 
     def restore(self) -> int:
-        """Load the checkpoint to resume from into what is registered; the step reached, 0 if there is none."""
+        """Load the checkpoint into the registered objects. Return its step, or 0 if there is none."""
         setup = self._ready()
         setup.resume()
         self._announce(setup)
@@ -75,12 +75,12 @@ class Training:
 
     @property
     def is_boundary(self) -> bool:
-        """Whether the iteration just done completes a global step."""
+        """True if the current iteration completes a global step."""
         return self._setup is None or self._setup.accumulation.is_boundary
 
     @property
     def weight(self) -> float:
-        """Of this iteration in the mean over those of its global step: its samples."""
+        """Weight of this iteration in the mean over the iterations of its global step: its number of samples."""
         driver = self._driver
         if driver is None or driver.now is None:
             return 1.0
@@ -88,12 +88,15 @@ class Training:
 
     @property
     def replaying(self) -> bool:
-        """Resumed, and the script's loop is still passing over epochs that were finished before: evaluations are not news."""
+        """True after a resume while the script's loop still skips epochs that were finished before.
+
+        Evaluations are not recorded then: they were recorded before the resume.
+        """
         driver = self._driver
         return driver is not None and self.resumed and not self._is_live and driver.skip + driver.skipped > 0
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Once per global step, from run.step: the ledger, and a save if `checkpoint_every` divides the step."""
+        """Update the sample logs, and save if `checkpoint_every` divides the step. Run.step calls it once per global step."""
         self._step = step
         setup = self._setup
         if setup is None:
@@ -110,33 +113,36 @@ class Training:
         elif self._options.checkpoint_every is not None and step % self._options.checkpoint_every == 0:
             self._due = _Due(step, dict(metrics))
         if self._due is not None and not self._in_iteration:
-            self._take()
+            self._save_due()
 
     def checkpoint(self, step: int, metrics: Mapping[str, float], *, wait: bool = False, best: bool = False) -> None:
-        """Save when the current iteration is over (at once between iterations, or with `wait`). All ranks, at the same step."""
+        """Save at the end of the current iteration; at once between iterations or with `wait`.
+
+        All ranks must call it at the same step.
+        """
         self._step = step
         self._due = _Due(step, dict(metrics), may_skip=False, overlap=not wait, best=best)
         if wait:
-            self._take(wait=True)
+            self._save_due(wait=True)
         elif not self._in_iteration:
-            self._take()
+            self._save_due()
 
     def at_iteration_end(self, action: Callable[[], None]) -> None:
-        """Call this when the current iteration is over, after a save that is due there; at once between iterations."""
+        """Call `action` at the end of the current iteration, after a save that is due there; at once between iterations."""
         if self._in_iteration:
             self._actions.append(action)
         else:
             action()
 
     def close(self, timeout_s: float | None = None, *, save: bool = True) -> bool:
-        """Take a save that is due (not with save=False) and wait for the writing; whether all of it is on disk."""
-        from shoal.sdk.loader import let_go
+        """Take a save that is due (not with save=False) and wait for the writer. Return whether all is on disk."""
+        from shoal.sdk.samples.loader import let_go
 
         setup = self._setup
         if setup is None or self._closed:
             return True
         if save and self._due is not None:
-            self._take()
+            self._save_due()
         self._closed = True
         setup.parallel.close()
         for loader in setup.parts.loaders:
@@ -145,7 +151,7 @@ class Training:
             ledger.flush()
         return setup.saver.close(timeout_s, hopeless=not save)
 
-    # how it stands
+    # properties
 
     @property
     def resumed_step(self) -> int:
@@ -161,7 +167,10 @@ class Training:
 
     @property
     def start_epoch(self) -> int:
-        """Epochs finished when this process started. Reading it says the script skips them itself."""
+        """Number of epochs finished when this process started.
+
+        Reading it declares that the script skips them itself: the loaders then do not skip them.
+        """
         driver = self._driver
         if driver is None:
             return 0
@@ -171,7 +180,7 @@ class Training:
 
     @property
     def epoch(self) -> float | None:
-        """Epochs done, with the part of the current one, of the loader that drives the steps."""
+        """Number of epochs done, with the fraction of the current one, of the loader that drives the steps."""
         driver = self._driver
         if driver is None:
             return None
@@ -183,7 +192,7 @@ class Training:
         return None if self._driver is None else self._driver.batches
 
     def total_steps(self, epochs: int | None = None) -> int | None:
-        """max_steps, or `epochs` times the steps of one epoch, if that is known."""
+        """Return max_steps, else `epochs` times the steps of one epoch; None if unknown."""
         if self._options.max_steps is not None:
             return self._options.max_steps
         return epochs * self.steps_per_epoch if epochs is not None and self.steps_per_epoch is not None else None
@@ -194,7 +203,7 @@ class Training:
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """The newest one committed by this process; known on rank 0."""
+        """Newest checkpoint committed by this process; None on ranks other than 0."""
         return None if self._setup is None else self._setup.saver.last
 
     @property
@@ -203,18 +212,18 @@ class Training:
 
     @property
     def session(self) -> str:
-        """The same on every rank, another one in every attempt."""
+        """Random identifier of this attempt, the same on every rank."""
         return str(self._ready().session)
 
     @property
     def batch_samples(self) -> int | None:
-        """Samples of the iteration at hand that count on this rank; None where the loader's order is not ours."""
-        from shoal.sdk.sampler import DealtFeed
+        """Number of samples of the current iteration that count on this rank; None if Shoal does not order the loader."""
+        from shoal.sdk.samples.sampler import DealtFeed
 
         driver = self._driver
         return driver.now.used if isinstance(driver, DealtFeed) and driver.now is not None else None
 
-    # what prepared loaders tell (loader.Host)
+    # called by prepared loaders (loader.Host)
 
     def pass_begins(self, feed: Feed) -> None:
         if feed is not self._driver:
@@ -222,15 +231,15 @@ class Training:
         self._is_live = True
         self._restore_generators()
 
-    def took(self, feed: Feed, micro: Micro) -> None:
+    def batch_delivered(self, feed: Feed, micro: Micro) -> None:
         setup = self._ready()
         for other, ledger in setup.ledgers:
             if other is feed:
-                ledger.took(micro.epoch, micro.batch, micro.indices if micro.used else [])
+                ledger.add(micro.epoch, micro.batch, micro.indices if micro.used else [])
         if feed is not self._driver:
             return
         self._in_iteration = True
-        setup.accumulation.take(micro)
+        setup.accumulation.begin(micro)
         if micro.is_first:
             self._restore_generators()
 
@@ -247,18 +256,18 @@ class Training:
         if feed is not self._driver or self._closed:
             return
         self._over(leaving=feed.is_open)
-        setup.accumulation.leave()
+        setup.accumulation.abandon()
         setup.accumulation.schedules = 0
 
     def pass_skipped(self, feed: Feed) -> None:
-        """The script's loop has passed over an epoch that was finished before."""
+        """Note that the script's loop has skipped an epoch that was finished before the resume."""
         self._is_live = False
         if feed.skip == 0:
             setup = self._ready()
             setup.accumulation.replayed_schedules = setup.schedules_made
 
     def shortened(self, feed: Feed) -> bool:
-        """Whether this pass belongs to an epoch that is only passed over: one batch will do."""
+        """Check whether this pass, for example an evaluation, belongs to a skipped epoch: one batch is enough then."""
         return feed is not self._driver and self.replaying and feed.batch == 0
 
     # inside
@@ -283,13 +292,16 @@ class Training:
             self._on_resume(setup.resumed_step)
 
     def _restore_generators(self) -> None:
-        """Again right before the first batch: whatever the script drew on its way here, it had drawn before."""
+        """Restore the random generators again right before the first batch after a resume.
+
+        Numbers that the script has drawn since `prepare` were also drawn before the checkpoint.
+        """
         setup, driver = self._setup, self._driver
         if setup is not None and driver is not None and (driver.epoch, driver.batch) == driver.resumed_at:
             setup.restore_generators()
 
     def _before_step(self) -> None:
-        """An optimizer is about to change parameters."""
+        """Complete the copy of a running save: an optimizer is about to change the parameters."""
         setup = self._ready()
         setup.generators = None
         for feed in setup.parts.feeds:
@@ -297,7 +309,10 @@ class Training:
         setup.saver.before_step()
 
     def _over(self, *, leaving: bool = False) -> None:
-        """The iteration is over. Gradients that wait for more of them are not saved: then the save waits too."""
+        """End the iteration and take a save that is due.
+
+        Accumulated gradients are not part of a checkpoint: while there are some, the save is postponed.
+        """
         self._in_iteration = False
         setup = self._ready()
         if setup.saver.is_torn and self._due is None:
@@ -305,7 +320,7 @@ class Training:
         if self._due is not None:
             clean = setup.accumulation.stepped or not setup.parts.optimizers or self._put_off >= _PATIENCE
             if clean or (leaving and not self._due.may_skip):
-                self._take()
+                self._save_due()
             elif leaving:
                 self._due = None
             else:
@@ -314,13 +329,13 @@ class Training:
         for action in actions:
             action()
 
-    def _take(self, *, wait: bool = False) -> None:
+    def _save_due(self, *, wait: bool = False) -> None:
         due, self._due, self._put_off = self._due, None, 0
         setup = self._ready()
         if due is None or self._closed:
             return
         for _, ledger in setup.ledgers:
             ledger.flush()
-        self._spool.flush()  # what led to a checkpoint is on disk before it
+        self._spool.flush()  # the metrics up to a checkpoint are on disk before the checkpoint
         about = setup.about(due.step, due.metrics) | ({"best": True} if due.best else {})
         setup.save(due.step, about, may_skip=due.may_skip, overlap=due.overlap, wait=wait)

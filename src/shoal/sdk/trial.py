@@ -1,4 +1,4 @@
-"""For a script that runs as a trial of a sweep: the values chosen for it, and how it says that it is not worth running."""
+"""Functions for a script that runs as a trial of a sweep: read the chosen values, or skip the trial."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ PARAMS, TRIAL = "SHOAL_PARAMS", "SHOAL_TRIAL"
 SKIPPED = 77
 """Exit code of a script that skips its trial."""
 PRUNED = "pruned: "
-"""So begins the reason for which a trial is stopped that fell behind others."""
+"""Prefix of the stop reason of a trial that is stopped early because others are better."""
 _LENGTH = 400
 
 
 def trial_params() -> dict[str, Any]:
-    """The values the sweep has chosen for this process, by name; {} outside of a sweep."""
+    """Return the parameter values that the sweep chose for this trial, by name; {} outside a sweep.
+
+    Example::
+
+        lr = shoal.trial_params().get("lr", 1e-3)
+    """
     text = os.environ.get(PARAMS)
     if not text:
         return {}
@@ -27,12 +32,23 @@ def trial_params() -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError(f"{PARAMS}={text!r} in the environment is not a mapping in JSON")
+        raise UsageError(f"{PARAMS}={text!r} in the environment is not a JSON object")
     return found
 
 
 def skip_trial(reason: str) -> NoReturn:
-    """End this process: the trial should not be run, such as for a model that is too large. It does not count as a failure."""
+    """End this process because its trial should not run, for example when the model would be too large.
+
+    The trial does not count as a failure.
+
+    Args:
+        reason: Shown with the trial.
+
+    Example::
+
+        if params["layers"] * params["width"] > 100_000:
+            shoal.skip_trial("the model would not fit into memory")
+    """
     print(f"skipped: {' '.join(reason.split())[:_LENGTH]}", file=sys.stderr, flush=True)
     try:
         sys.exit(SKIPPED)

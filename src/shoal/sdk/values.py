@@ -1,16 +1,16 @@
-"""What may be logged, and how numbers are read out of tensors without making the device wait."""
+"""Check logged values, and read numbers out of tensors without a synchronisation with the device."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shoal.core.errors import UsageError
 
 Numbers = dict[str, float]
 _BEHIND = 64
-"""Steps that may wait for the device before one is waited for."""
+"""Number of steps whose metrics may be on the device before the oldest is waited for."""
 
 
 class MetricTypeError(UsageError, TypeError):
@@ -20,7 +20,7 @@ class MetricTypeError(UsageError, TypeError):
 
 
 def merge(metrics: Mapping[str, Any] | None, values: dict[str, Any]) -> dict[str, Any]:
-    """One mapping of `run.step({"a/b": 1}, c=2)`."""
+    """Return positional and named metrics, as in `run.step({"a/b": 1}, c=2)`, as one mapping."""
     if metrics is None:
         return values
     if not isinstance(metrics, Mapping):
@@ -30,12 +30,12 @@ def merge(metrics: Mapping[str, Any] | None, values: dict[str, Any]) -> dict[str
         )
     for name in metrics:
         if not isinstance(name, str):
-            raise MetricTypeError(f"metric names are text; {name!r} is {_kind(name)}")
+            raise MetricTypeError(f"metric names must be strings; {name!r} is {_kind(name)}")
     return {**metrics, **values}
 
 
 def plain(name: str, value: Any) -> Any:
-    """A float or int for anything that is one number; a tensor still on a device stays as it is, detached."""
+    """Return a float or int for a value that is one number; a tensor on a device is returned detached, to be read later."""
     kind = value.__class__
     if kind is float or kind is int:
         return value
@@ -51,34 +51,34 @@ def plain(name: str, value: Any) -> Any:
 
 
 def plain_or_text(name: str, value: Any) -> Any:
-    """For run.evaluate, which takes strings too."""
+    """Return a plain number as `plain` does, or a string (run.evaluate accepts both)."""
     return str(value) if isinstance(value, str) else plain(name, value)
 
 
 def is_waiting(value: Any) -> bool:
-    """Whether the number is still on a device."""
+    """Check whether the number is still on a device."""
     return value.__class__ is not float and value.__class__ is not int and not isinstance(value, str)
 
 
 def now(value: Any) -> Any:
-    """The number, waiting for the device if need be."""
+    """Return the number; wait for the device if necessary."""
     return value.item() if is_waiting(value) else value
 
 
 class Behind:
-    """Numbers on their way from the device: copied without a sync, read when they have arrived, in order."""
+    """Queue of metrics being copied from the device: no synchronisation, written in order once they have arrived."""
 
     def __init__(self, write: Callable[[int, Numbers, float], None]):
         self._write = write
         self.queue: deque[tuple[int, dict[str, Any], float, Any]] = deque()
-        """Steps not written yet; looked at by every step."""
+        """Steps that are not written yet. Every Run.step checks it."""
 
     def put(self, step: int, values: dict[str, Any], at: float) -> None:
         copies, event = _copy_later(values)
         self.queue.append((step, copies, at, event))
 
-    def take(self, everything: bool = False) -> None:
-        """Write what has arrived; `everything` waits for the rest."""
+    def write_arrived(self, everything: bool = False) -> None:
+        """Write the metrics that have arrived; with `everything`, wait for the rest."""
         queue = self.queue
         while queue:
             step, values, at, event = queue[0]
@@ -88,6 +88,32 @@ class Behind:
                 event.synchronize()
             queue.popleft()
             self._write(step, {k: now(v) for k, v in values.items()}, at)
+
+
+class Later:
+    """Numbers on devices that are being copied: reading them waits for these copies, not for work that is queued later."""
+
+    def __init__(self, tensors: Sequence[Any]):
+        self._copies, self._event = _copy_later({str(number): tensor for number, tensor in enumerate(tensors)})
+
+    def read(self) -> list[float]:
+        if self._event is not None:
+            self._event.synchronize()
+        return [float(now(value)) for value in self._copies.values()]
+
+
+class _Events:
+    """Events on several devices as one."""
+
+    def __init__(self, events: list[Any]):
+        self._events = events
+
+    def query(self) -> bool:
+        return all(event.query() for event in self._events)
+
+    def synchronize(self) -> None:
+        for event in self._events:
+            event.synchronize()
 
 
 class Mean:
@@ -101,14 +127,14 @@ class Mean:
             total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = (total + value * weight, weights + weight)
 
-    def take(self) -> dict[str, Any]:
+    def pop(self) -> dict[str, Any]:
         means = {k: total / weights for k, (total, weights) in self._sums.items() if weights > 0}
         self._sums.clear()
         return means
 
 
 def _one_element(value: Any) -> bool:
-    """Tensors and arrays of no dimensions, and numpy scalars."""
+    """Check for a tensor or array without dimensions, or a numpy scalar."""
     return getattr(value, "shape", None) == () and hasattr(value, "item")
 
 
@@ -124,12 +150,12 @@ def _read(value: Any) -> Any:
 
 
 def _copy_later(values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Copies under way to the host, and the event after which they are there (None: they are)."""
+    """Start copies to the host. Return them and the event after which they are complete (None: they are complete)."""
     import torch
 
-    device = next((v.device for v in values.values() if is_waiting(v)), None)
-    make_event = getattr(getattr(torch, getattr(device, "type", ""), None), "Event", None)
-    if make_event is None:
+    devices = list(dict.fromkeys(v.device for v in values.values() if is_waiting(v)))
+    modules = [getattr(torch, device.type, None) for device in devices]
+    if not devices or not all(hasattr(module, "Event") for module in modules):
         return {k: now(v) for k, v in values.items()}, None
     copies = {}
     for name, value in values.items():
@@ -138,9 +164,12 @@ def _copy_later(values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
             copies[name] = host.copy_(value, non_blocking=True)
         else:
             copies[name] = value
-    event = make_event()
-    event.record()
-    return copies, event
+    events = []
+    for device, module in zip(devices, modules, strict=True):
+        events.append(module.Event())  # type: ignore[union-attr]
+        # Each copy is in the stream of its number's own device.
+        events[-1].record(*([module.current_stream(device)] if hasattr(module, "current_stream") else []))  # type: ignore[union-attr]
+    return copies, _Events(events)
 
 
 def _refuse(name: str, value: Any) -> MetricTypeError:
@@ -149,9 +178,9 @@ def _refuse(name: str, value: Any) -> MetricTypeError:
     if shape is not None and shape != ():
         hint = f"it has {'x'.join(map(str, shape))} values: log its .mean(), or use run.log_table or run.log_image"
     elif isinstance(value, bool) or _is_bool(value):
-        hint = f"log int({name}) if 0 and 1 are meant"
+        hint = f"use int({name}) to log it as 0 or 1"
     elif isinstance(value, str):
-        hint = "text goes into run.evaluate or shoal.init(config=…)"
+        hint = "log text with run.evaluate or shoal.init(config=…)"
     else:
         hint = "metrics are ints, floats, 0-dim tensors and numpy scalars"
     return MetricTypeError(f"metric {name!r} must be a number, not {kind}; {hint}")

@@ -1,4 +1,4 @@
-"""E-mail to people, by the SMTP server the settings name. A thread of its own sends it, so that nobody waits for one that is slow."""
+"""E-mail to people over the configured SMTP server. It is sent by a thread of its own, so that a slow server delays nobody."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from shoal.core.loops import Loop, Loops
+from shoal.core.background_loops import Loop, Loops
 
 logger = logging.getLogger(__name__)
 
 PAUSES_S = (30.0, 300.0)
-"""Before each try after the first."""
+"""Seconds before the second and the third try."""
 _TIMEOUT_S = 20.0
 _MOST_WAITING = 1_000
 _IDLE_S = 3_600.0
@@ -32,16 +32,25 @@ _SUBMISSION = 587
 
 @dataclass(frozen=True, slots=True)
 class Letter:
+    """E-mail to one person."""
+
     to: str
     subject: str
     text: str
     on_failed: Callable[[str], None]
-    """Told why, when there will be no further try. In the thread that sends."""
+    """Called with the reason after the last try has failed, in the thread that sends."""
 
 
 class Mailer:
+    """Queue of e-mails, and the loop that sends them.
+
+    `_changed` protects the queue and `_closing`. Only the loop's thread takes e-mails from the queue, one at a time, and no lock
+    is held while it speaks with the mail server, so `send` never waits for the network. An e-mail is in memory only: after a crash
+    it is lost, and the event that caused it stays in the job's history.
+    """
+
     def __init__(self, url: str, sender: str, pauses_s: Sequence[float] = PAUSES_S, *, loops: Loops | None = None):
-        """Without a `url`, nothing is ever sent."""
+        """`url`: the SMTP server; without one nothing is sent."""
         self._url, self._sender, self._pauses_s = url, sender, pauses_s
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, int, Letter]] = []
@@ -51,7 +60,7 @@ class Mailer:
         self._closing = False
 
     def send(self, letter: Letter) -> None:
-        """At once back; from any thread."""
+        """Queue an e-mail and return at once. May be called from any thread."""
         if not self._url:
             return
         with self._changed:
@@ -66,7 +75,7 @@ class Mailer:
                 self._loops.start(self._loop)
 
     def close(self) -> None:
-        """What was not sent by now is not sent. Waits for the one under way no longer than a moment."""
+        """Stop sending; queued e-mails are dropped. Waits for at most a second for the one being sent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -78,7 +87,7 @@ class Mailer:
         self._changed.notify_all()
 
     def _send_due(self) -> float:
-        """Try the letter that is due, if one is; return the seconds until the next is."""
+        """Send the e-mail that is due, if any; return the seconds until the next one is due."""
         with self._changed:
             left_s = self._waiting[0][0] - time.monotonic() if self._waiting else _IDLE_S
             if left_s > 0:
@@ -97,7 +106,7 @@ class Mailer:
         try:
             deliver(self._url, self._sender, letter)
             return
-        except Exception as error:  # whatever it is, the letter is tried again, and its writer told if that is in vain
+        except Exception as error:  # any error: it is tried again, and the sender is told after the last try
             why = _words(error)
         logger.warning("mail to %s (try %d of %d): %s", letter.to, tries + 1, len(self._pauses_s) + 1, why)
         if tries < len(self._pauses_s):
@@ -137,7 +146,7 @@ def _connect(server: SplitResult) -> smtplib.SMTP:
             smtp.ehlo()
         elif server.username and not _is_loopback(host):
             smtp.close()
-            raise ValueError(f"{host} offers no TLS, and a password is not sent without")
+            raise ValueError(f"{host} offers no TLS, and a password is only sent over TLS")
     if server.username:
         smtp.login(unquote(server.username), unquote(server.password or ""))
     return smtp
@@ -151,10 +160,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Never the password: smtplib shows what the server answered, and no more."""
+    """Describe an error without the password: smtplib's errors contain only the server's answers."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "; ".join(f"{code} {text.decode(errors='replace')}" for code, text in error.recipients.values())
     if isinstance(error, smtplib.SMTPResponseException):
-        said = error.smtp_error
-        return f"{error.smtp_code} {said.decode(errors='replace') if isinstance(said, bytes) else said}"
+        answer = error.smtp_error
+        return f"{error.smtp_code} {answer.decode(errors='replace') if isinstance(answer, bytes) else answer}"
     return str(error) or type(error).__name__

@@ -1,6 +1,6 @@
-"""Who may call a route. Every route declares one policy as a dependency; the app refuses to start without.
+"""Authorisation of routes. Every route declares one policy as a dependency; the app refuses to start without.
 
-Another workspace's things are 404, never 403: not even their existence is told.
+Things of another workspace give 404, never 403, so that not even their existence is revealed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ from typing import Annotated, Any, NoReturn
 from fastapi import Depends, FastAPI, Request
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
+from starlette.requests import HTTPConnection
 
 from shoal.core.agents import INSTANCE_HEADER, TOKEN_HEADER
-from shoal.core.errors import Forbidden, KeyExpired, NotFound, NotSignedIn, WrongInstance
+from shoal.core.errors import AuthError, Forbidden, KeyExpired, NotFound, NotSignedIn, WrongInstance
 from shoal.core.people import ALL_SCOPES, Role, Scope
 from shoal.core.schema import utcnow
 from shoal.core.states import AttemptState, NodeState
+from shoal.server import actor
 from shoal.server.context import Context, Ctx
+from shoal.server.edge.connections import authenticated
 from shoal.server.models.jobs import Attempt, Job, Node
-from shoal.server.models.people import ApiKey, Member, SessionRow, User, Workspace
+from shoal.server.models.swarm import SwarmPeer
+from shoal.server.models.users import ApiKey, SessionRow, User
+from shoal.server.models.workspaces import Member, Workspace
 from shoal.server.web.cookies import session_token
 
 _DELIVERS_FOR = timedelta(days=8)
-"""After the end of an attempt; an agent that cannot reach the server gives up after seven days."""
+"""Time after the end of an attempt in which its agents may deliver; an agent without a connection gives up after seven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,14 @@ class Principal:
     is_admin: bool
     scopes: frozenset[Scope]
     key_id: str
-    """The API key, session or job used."""
+    """Id of the API key, session or job used."""
     only_workspace: str | None = None
-    """A job's own token sees its workspace and no other."""
+    """Id of the only workspace that a job's own token may see; None for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A person in a workspace; every query of a workspace's things takes one."""
+    """Person in a workspace; needed for every query of the workspace's data."""
 
     principal: Principal
     workspace_id: str
@@ -56,7 +61,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """The node an agent's token stands for."""
+    """Node that an agent's token belongs to."""
 
     job_id: str
     attempt_id: str
@@ -65,7 +70,7 @@ class AgentIdentity:
 
 
 def hash_token(token: str) -> bytes:
-    """Tokens carry 256 random bits, so a plain SHA-256 is enough and cheap on every request."""
+    """Return the SHA-256 of a token. Tokens have 256 random bits, so a fast hash is safe."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -74,11 +79,15 @@ class Policy:
 
 
 class Public(Policy):
+    """Policy of routes that anyone may call."""
+
     async def __call__(self) -> None:
         return None
 
 
 class SignedIn(Policy):
+    """Policy of routes for people who are signed in, with a scope; with `admin` only for admins of the server."""
+
     def __init__(self, scope: Scope, *, admin: bool = False):
         self.scope, self.admin = scope, admin
 
@@ -87,7 +96,7 @@ class SignedIn(Policy):
             principal = identify(session, request)
         ctx.guards.last_uses.note(principal.key_id)
         if principal.only_workspace is not None:
-            raise Forbidden("A job's own token reads its workspace, and nothing else.")
+            raise Forbidden("A job's own token can only read its workspace.")
         _demand(principal, self.scope)
         if self.admin and not principal.is_admin:
             raise Forbidden("Only an admin of this server may do that.")
@@ -95,6 +104,8 @@ class SignedIn(Policy):
 
 
 class InWorkspace(Policy):
+    """Policy of routes for members of a workspace, with a role and a scope."""
+
     def __init__(self, role: Role, scope: Scope):
         self.role, self.scope = role, scope
 
@@ -112,17 +123,19 @@ class InWorkspace(Policy):
 
 
 class Phase(StrEnum):
-    """Until when a route is open to an agent."""
+    """Part of a node's life in which a route is open to its agent."""
 
     RUNNING = "running"
-    """Until its node has ended: what an agent reads, and what it does for people."""
+    """Open until the node has ended: what an agent reads, and what it does for people."""
     DELIVERING = "delivering"
-    """Until all it had to say is here: logs and numbers of a node often arrive after its end."""
+    """Open until the agent has delivered everything: a node's logs and metrics often arrive after its end."""
     ALWAYS = "always"
-    """A last beat, whose answer may have been lost."""
+    """Open after that too: for a last heartbeat, whose reply may have been lost."""
 
 
 class AgentOnly(Policy):
+    """Policy of routes for agents, with their node's token."""
+
     def __init__(self, phase: Phase):
         self.phase = phase
 
@@ -140,7 +153,8 @@ class AgentOnly(Policy):
             raise NotSignedIn("Unknown agent token: the job may have been deleted.")
         attempt, node = row
         if not _is_open(attempt, node, self.phase):
-            raise NotSignedIn("The attempt of this agent has ended, and its token with it.")
+            raise NotSignedIn("The attempt of this agent has ended, so its token is no longer valid.")
+        authenticated(request)
         return AgentIdentity(attempt.job_id, attempt.id, attempt.number, node.index)
 
 
@@ -153,9 +167,34 @@ def _is_open(attempt: Attempt, node: Node, phase: Phase) -> bool:
 
 
 def identify(session: Session, request: Request) -> Principal:
+    """Return the person behind a request, by API key, session or job token; raise if there is none.
+
+    Notes them as the actor of the request, for the audit log.
+    """
+    principal = _find_principal(session, request)
+    actor.identified(principal.email, principal.key_id)
+    authenticated(request)
+    return principal
+
+
+def is_known(ctx: Context, connection: HTTPConnection) -> bool:
+    """Return whether a request has valid credentials of a person, a job, an agent or a peer, for whatever route."""
+    with ctx.db.read() as session:
+        if token := connection.headers.get(TOKEN_HEADER):
+            hashed = hash_token(token)
+            return session.scalar(select(Node.index).where(Node.token_hash == hashed).limit(1)) is not None
+        try:
+            _find_principal(session, connection)
+        except AuthError:
+            token = connection.headers.get("Authorization", "").partition(" ")[2].strip()
+            return session.scalar(select(SwarmPeer.id).where(SwarmPeer.token_hash == hash_token(token))) is not None
+    return True
+
+
+def _find_principal(session: Session, request: HTTPConnection) -> Principal:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
-        # A browser's cookie holds a session, never a key; `web.front` has seen to it that a change comes from our pages.
+        # A browser's cookie holds a session, never a key; `web.host_check` has checked that changes come from console pages.
         if cookie := session_token(request):
             return _in_session(session, hash_token(cookie)) or _unknown_session()
         raise NotSignedIn()
@@ -171,7 +210,7 @@ def identify(session: Session, request: Request) -> Principal:
         return Principal(key.User.id, key.User.email, key.User.is_admin, scopes, key.ApiKey.id)
     found = _in_session(session, hashed) or _running_job(session, hashed)
     if found is None:
-        raise NotSignedIn("This key is not known here. Sign in with `shoal login`.")
+        raise NotSignedIn("This key is not known to the server. Sign in with `shoal login`.")
     return found
 
 
@@ -197,7 +236,7 @@ def _unknown_session() -> NoReturn:
 
 
 def _running_job(session: Session, hashed: bytes) -> Principal | None:
-    """What runs in a job reads its own workspace, as long as its attempt lasts."""
+    """Return the principal of a job's own token, which may read the job's workspace while its attempt runs."""
     row = session.execute(
         select(Job, User)
         .join(Attempt, Attempt.job_id == Job.id)
@@ -210,7 +249,10 @@ def _running_job(session: Session, hashed: bytes) -> Principal | None:
 
 
 def find_workspace(session: Session, principal: Principal, name_or_id: str) -> Access:
-    """By id or name among the person's own memberships; of two with one name, the one they own."""
+    """Return the access to a workspace by id or name, among the person's memberships.
+
+    Of two with one name, the one they own.
+    """
     rows: Sequence[Any] = session.execute(
         select(Workspace, Member.role)
         .join(Member, Member.workspace_id == Workspace.id)
@@ -226,7 +268,7 @@ def find_workspace(session: Session, principal: Principal, name_or_id: str) -> A
 
 
 def check_app(app: FastAPI) -> None:
-    """Default deny: a route without a policy is an error at start-up, not a hole found later."""
+    """Raise if a route does not declare exactly one policy, so that the server does not start with an open route."""
     for route in routes_of(app):
         dependant = getattr(route, "dependant", None)
         if dependant is None or sum(isinstance(d.call, Policy) for d in dependant.dependencies) != 1:
@@ -235,7 +277,7 @@ def check_app(app: FastAPI) -> None:
 
 
 def routes_of(app: FastAPI) -> Iterator[Any]:
-    """Every route with its path, methods and dependant; newer FastAPI keeps included routers as one route each."""
+    """Yield every route with its path, methods and dependant; newer FastAPI keeps an included router as one route."""
     for route in app.routes:
         contexts = getattr(route, "effective_route_contexts", None)
         if contexts is None:
@@ -246,20 +288,24 @@ def routes_of(app: FastAPI) -> Iterator[Any]:
 
 def _demand(principal: Principal, scope: Scope) -> None:
     if scope not in principal.scopes:
-        raise Forbidden(f"This key lacks the scope '{scope}'.", hint=f"shoal key create NAME --scope {scope}")
+        raise Forbidden(f"This key does not have the scope '{scope}'.", hint=f"shoal key create NAME --scope {scope}")
 
 
 Anyone = Depends(Public())
 Reader = Annotated[Principal, Depends(SignedIn(Scope.READ))]
+Writer = Annotated[Principal, Depends(SignedIn(Scope.WRITE))]
 Keyholder = Annotated[Principal, Depends(SignedIn(Scope.ADMIN))]
 Admin = Annotated[Principal, Depends(SignedIn(Scope.ADMIN, admin=True))]
 Viewer = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.READ))]
 Worker = Annotated[Access, Depends(InWorkspace(Role.MEMBER, Scope.WRITE))]
+PersonalView = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.WRITE))]
+"""Access for what every member, also a viewer, may keep for themselves in a workspace."""
 Owner = Annotated[Access, Depends(InWorkspace(Role.OWNER, Scope.ADMIN))]
 AnyMember = Annotated[Access, Depends(InWorkspace(Role.VIEWER, Scope.ADMIN))]
 Agent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.RUNNING))]
 DeliveringAgent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.DELIVERING))]
 AnyAgent = Annotated[AgentIdentity, Depends(AgentOnly(Phase.ALWAYS))]
 
-__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "AnyAgent", "AnyMember", "Anyone", "Context", "DeliveringAgent", "Keyholder", "Owner", "Principal", "Reader",
-           "Viewer", "Worker", "check_app", "find_workspace", "hash_token", "identify", "routes_of"]  # fmt: skip
+__all__ = ["Access", "Admin", "Agent", "AgentIdentity", "AnyAgent", "AnyMember", "Anyone", "Context", "DeliveringAgent", "Keyholder", "Owner", "PersonalView",
+           "Principal", "Reader",
+           "Viewer", "Worker", "Writer", "check_app", "find_workspace", "hash_token", "identify", "routes_of"]  # fmt: skip

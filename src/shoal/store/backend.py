@@ -1,7 +1,7 @@
-"""The treaty every store keeps; `shoal.testing.store` holds the contract suite that a backend inherits.
+"""The interface of every store. `shoal.testing.store` has the contract tests that a backend inherits.
 
-Chunks are immutable and named by the BLAKE3 of their plain bytes. A manifest becomes visible in one atomic step, and only
-when all its chunks are there; what is unreferenced may be collected (see gc.py), and nothing else ever is.
+Chunks are immutable and named by the BLAKE3 hash of their plain bytes. A manifest becomes visible in one atomic step, and
+only when all its chunks are stored. Garbage collection (gc.py) deletes unreferenced chunks only.
 """
 
 from __future__ import annotations
@@ -18,74 +18,77 @@ from shoal.store.hashing import Data
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
+    """One chunk in a store."""
+
     hash: str
     size: int
-    """Bytes it takes in the store, after compression."""
+    """Bytes in the store, after compression."""
     modified: float
-    """When it was stored, seconds since the epoch by the store's own clock."""
+    """Time of storing, in seconds since the epoch by the store's own clock."""
 
 
 class ChunkStore(ABC):
-    """Safe for any number of threads, processes and (on S3) machines at once."""
+    """Store of chunks and manifests. Safe for any number of threads, processes and (on S3) machines at the same time."""
 
     @abstractmethod
     def missing(self, hashes: Iterable[str]) -> set[str]:
-        """Which of these are not here. A yes is no promise to keep it: only a committed manifest is."""
+        """Return the hashes that are not stored. A stored chunk may still be collected until a committed manifest needs it."""
 
     def put(self, name: str, data: Data) -> None:
-        """Store one chunk. Prefer `put_many`: its cost per chunk is far lower."""
+        """Store one chunk. `put_many` costs far less per chunk."""
         self.put_many([(name, data)])
 
     @abstractmethod
     def put_many(self, chunks: Iterable[tuple[str, Data]], *, trusted: bool = False) -> int:
-        """Store chunks; all are durable when this returns, and each is whole or absent at any instant before.
+        """Store chunks and return how many were new. All are durable when this returns; before, each is complete or absent.
 
-        Idempotent: chunks already here are skipped. Bytes that do not match their hash raise Corrupt (unless `trusted`: the
-        caller has just hashed this very buffer itself). A full disk raises StorageFull. Returns how many were new.
+        Idempotent: chunks that are already stored are skipped. Raises Corrupt if bytes do not match their hash, unless
+        `trusted` says that the caller has just hashed this buffer, and StorageFull if the disk is full.
         """
 
     @abstractmethod
     def get(self, name: str) -> bytes:
-        """The plain bytes, verified: NotFound if absent, Corrupt if they do not match the hash."""
+        """Return the verified plain bytes; raise NotFound if absent, Corrupt if they do not match the hash."""
 
     def get_many(self, names: Iterable[str], *, once: bool = False) -> Iterator[tuple[str, Data]]:
-        """(hash, plain bytes) of each, verified like `get`, in any order; some may be views of one larger piece of memory.
+        """Yield (hash, plain bytes) of each chunk, verified like `get`, in any order. Some may be views of a larger buffer.
 
-        `once`: whoever asks will not need them again soon.
+        `once` says that the caller will not read them again soon, so caching them is pointless.
         """
         return ((name, self.get(name)) for name in names)
 
     @abstractmethod
     def delete(self, hashes: Iterable[str]) -> None:
-        """Forget chunks at once; absent ones are fine. Not for general use: `gc.collect` knows what may go."""
+        """Delete chunks immediately, ignoring absent ones. Not for general use: `gc.collect` knows which may be deleted."""
 
     @abstractmethod
     def list(self) -> Iterator[StoredChunk]:
-        """Every chunk, in no order."""
+        """Yield every chunk, in no particular order."""
 
     @abstractmethod
     def put_manifest(self, manifest: Manifest) -> str:
-        """Commit: durable and visible when this returns its id. NotFound with details["missing"] while chunks are missing.
+        """Commit a manifest and return its id; it is then durable and visible.
 
-        Idempotent, and cannot race a garbage collection.
+        Raises NotFound with details["missing"] if chunks are missing. Idempotent, and safe against a concurrent garbage
+        collection.
         """
 
     @abstractmethod
     def get_manifest(self, manifest_id: str) -> Manifest:
-        """NotFound if it was never committed, Corrupt if it is damaged."""
+        """Return a committed manifest; raise NotFound if there is none, Corrupt if it is damaged."""
 
     @abstractmethod
     def delete_manifest(self, manifest_id: str) -> None:
-        """Make it invisible at once; its chunks go with the next collection. Absent is fine."""
+        """Delete a manifest immediately, if it exists. Its chunks are deleted by the next collection."""
 
     @abstractmethod
     def list_manifests(self) -> Iterator[str]:
-        """Ids of all committed manifests, in no order."""
+        """Yield the ids of all committed manifests, in no particular order."""
 
-    def close(self) -> None:  # noqa: B027  most have nothing to let go of
-        """Let go of files and connections. The store may not be used afterwards."""
+    def close(self) -> None:  # noqa: B027  most have nothing to close
+        """Close files and connections. The store must not be used afterwards."""
 
-    # The small protocol of transfer.Remote, so that a store on this machine is a remote like any other.
+    # These two make a local store usable as a transfer.Remote.
     def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
         return self.put_many(chunks)
 
@@ -94,7 +97,11 @@ class ChunkStore(ABC):
 
 
 def open_store(url: str | Path) -> ChunkStore:
-    """A store by directory, `file://` URL, or `s3://bucket/prefix?endpoint=…&region=…`."""
+    """Open a store in a directory, at a `file://` URL, or at `s3://bucket/prefix?endpoint=…&region=…`.
+
+    Example:
+        >>> store = open_store("/srv/shoal/store")
+    """
     text = str(url)
     if text.startswith("s3://"):
         from shoal.store.s3 import S3Store

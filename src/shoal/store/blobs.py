@@ -1,4 +1,4 @@
-"""What a place must offer to hold a store: whole objects under keys. LocalBlobs (files.py) and S3Blobs (s3.py) do."""
+"""The interface of blob storage under a store: objects under keys. Implemented by LocalBlobs (files.py) and S3Blobs (s3.py)."""
 
 from __future__ import annotations
 
@@ -18,79 +18,84 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A blob that is written and not yet promised."""
+    """A blob that is written but not yet visible or durable."""
 
     key: str
     place: str
-    """Where it waits, for whoever staged it."""
+    """Temporary location, known to the storage that staged it."""
 
 
 class Growing(ABC):
-    """A blob that is written while its key and its first bytes are not known yet. For one thread at a time."""
+    """A blob whose key and first bytes are known only at the end. For one thread at a time."""
 
     @abstractmethod
     def write(self, pieces: Sequence[Data], start: int) -> None:
-        """From `start` on, a multiple of `Blobs.align`; what was there before is replaced."""
+        """Write pieces from `start` on, a multiple of `Blobs.align`, replacing previous bytes."""
 
     @abstractmethod
     def finish(self, key: str, head: Data) -> Staged:
-        """Write its first bytes, and no more after that."""
+        """Write the first bytes and close the blob; it is then staged under `key`."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Forget it."""
+        """Discard the blob."""
 
 
 class Blobs(ABC):
-    """Keys are '/'-separated ASCII. A blob is whole or absent at any instant."""
+    """Storage of blobs under '/'-separated ASCII keys. At any moment a blob is complete or absent."""
 
     align = 1
-    """Pieces that lie as far from a multiple of this in memory as in the blob are put with less work."""
+    """Alignment in bytes. Writing is cheapest for pieces with the same offset modulo this in memory and in the blob."""
 
     @abstractmethod
     def put(self, items: Sequence[tuple[str, Sequence[Data]]]) -> None:
-        """Write blobs, each given in pieces; all are durable when this returns. An existing one is replaced."""
+        """Write blobs, each given in pieces, and replace existing ones. All are durable when this returns."""
 
     def stage(self, key: str, pieces: Sequence[Data]) -> Staged:
-        """The first half of a put: write a blob, which nobody need see before it is published. Here it is whole at once."""
+        """Write a blob that `publish` makes visible later. This default makes it visible immediately."""
         self.put([(key, pieces)])
         return Staged(key, "")
 
     def grow(self) -> Growing | None:
-        """A blob to be staged piece by piece; None where they are only written whole."""
+        """Return a blob to be staged piece by piece; None if the storage only writes complete blobs."""
         return None
 
     def publish(self, staged: Sequence[Staged]) -> None:  # noqa: B027  see stage
-        """The second half: all are durable and to be seen when this returns. Many at once cost little more than one."""
+        """Make staged blobs durable and visible. Many at once cost little more than one."""
 
-    def discard(self, staged: Sequence[Staged]) -> None:  # noqa: B027  what nobody refers to is collected
-        """Forget what was staged and will not be published; what was published is left alone."""
+    def discard(self, staged: Sequence[Staged]) -> None:  # noqa: B027  unreferenced blobs are collected
+        """Delete staged blobs that will not be published. Published ones stay."""
+
+    def probe(self) -> None:
+        """Raise an error if nothing can be written now. What it writes is deleted again, or overwritten by the next probe."""
+        self.put([("tmp/probe", [b"ok"])])
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """The blob or a part of it. NotFound."""
+        """Return a blob or a part of it; raise NotFound if it is absent."""
 
     def view(self, key: str, start: int, length: int, *, once: bool = False) -> memoryview:
-        """A part of a blob. `once`: whoever asks will not need it again soon, so that it need not be kept in memory."""
+        """Return a part of a blob. `once` says that it will not be read again soon and need not be cached."""
         return memoryview(self.get(key, start, length))
 
     @abstractmethod
-    def present(self, keys: Iterable[str]) -> set[str]: ...
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys that exist."""
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[Blob]:
-        """All blobs below a folder-like prefix such as 'chunks/'."""
+        """Yield all blobs below a prefix that ends with a slash, such as 'chunks/'."""
 
     @abstractmethod
     def move(self, key: str, to: str) -> bool:
-        """Rename; False if it is not there. Afterwards `key` is absent for everyone."""
+        """Rename a blob; return False if it does not exist. Afterwards no reader finds `key`."""
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Absent ones are fine."""
+        """Delete blobs, ignoring absent ones."""
 
-    def settle(self, keys: Iterable[str]) -> None:  # noqa: B027  most places acknowledge nothing that could still vanish
-        """Make sure that blobs another process has just put, and that are here already, survive a power cut too."""
+    def make_durable(self, keys: Iterable[str]) -> None:  # noqa: B027  most storages acknowledge only durable writes
+        """Make visible blobs survive a power failure, also those that another process has just put."""
 
-    def close(self) -> None:  # noqa: B027  files have nothing to let go of
-        """Let go of connections."""
+    def close(self) -> None:  # noqa: B027  files have nothing to close
+        """Close connections."""

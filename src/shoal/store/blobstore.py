@@ -1,7 +1,7 @@
-"""The one implementation of the treaty, on any place that holds blobs.
+"""The only implementation of ChunkStore, on top of any blob storage.
 
-Keys: chunks/ab/cdef… (codec byte, payload) · packs/… (chunks put together) · manifests/ab/cdef… · pending/… (manifests about to be
-committed) · trash/… (see gc.py) · damaged/… (see check.py).
+Keys: chunks/ab/cdef… (codec byte, payload) · packs/… (many chunks in one blob) · manifests/ab/cdef… · pending/… (manifests
+that are being committed) · trash/… (see gc.py) · damaged/… (see check.py).
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ from pathlib import Path
 from shoal.core.artifacts import Manifest
 from shoal.core.errors import Corrupt, NotFound, Refused, ShoalError
 from shoal.store.backend import ChunkStore, StoredChunk
+from shoal.store.batches import in_batches
 from shoal.store.blobs import Blobs
 from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.deposit import Deposit
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, chunk_hash, verify
-from shoal.store.index import Place
 from shoal.store.manifest import check_manifest, chunk_hashes, dump_manifest, load_manifest
-from shoal.store.packset import PackSet
-from shoal.store.packset import key as pack_key
+from shoal.store.packfiles.collection import PackSet
+from shoal.store.packfiles.collection import key as pack_key
+from shoal.store.packfiles.index import Place
 
 _BATCH_BYTES = 64 << 20
 _BATCH_COUNT = 4096
-_LOOKS = 3
+_READS = 3
+"""Searches for a chunk that a collection may be moving."""
 _MANIFEST_LIMIT = 1 << 30
 
 
 class BlobStore(ChunkStore):
+    """Store on top of a blob storage."""
+
     def __init__(self, blobs: Blobs, *, index_path: Path | None, compress: bool = True, look_again_s: float = 30.0):
         self.blobs = blobs
         self.packs = PackSet(blobs, index_path, look_again_s=look_again_s)
@@ -51,7 +55,7 @@ class BlobStore(ChunkStore):
         return self._put_all(checked())
 
     def put_stored(self, chunks: Iterable[tuple[str, int, Data]]) -> int:
-        """`put_many` of (hash, codec, payload): verified, and then stored as they came, not packed once more."""
+        """Store (hash, codec, payload) chunks: verify them and keep their encoding. Otherwise like `put_many`."""
 
         def checked() -> Iterator[tuple[str, int, Data]]:
             for name, codec, payload in chunks:
@@ -61,20 +65,14 @@ class BlobStore(ChunkStore):
         return self._put_all(checked())
 
     def deposit(self) -> Deposit:
-        """For many chunks in a row that need not be durable one by one."""
+        """Return a Deposit, for many chunks that become durable together."""
         return Deposit(self.blobs, self.packs, missing=self.missing, key=chunk_key, compress=self._compress)
 
     def _put_all(self, chunks: Iterable[tuple[str, int | None, Data]]) -> int:
-        stored, batch, size = 0, dict[str, tuple[int | None, Data]](), 0
+        sized = (((name, (codec, data)), len(data)) for name, codec, data in chunks)
         with self.deposit() as deposit:
-            for name, codec, data in chunks:
-                batch[name] = codec, data
-                size += len(data)
-                if size >= _BATCH_BYTES or len(batch) >= _BATCH_COUNT:
-                    stored += len(deposit.put(batch))
-                    batch, size = {}, 0
-            stored += len(deposit.put(batch))
-        return stored
+            batches = in_batches(sized, max_bytes=_BATCH_BYTES, max_count=_BATCH_COUNT)
+            return sum(len(deposit.put(dict(batch))) for batch in batches)
 
     def get(self, name: str) -> bytes:
         damaged: Corrupt | None = None
@@ -97,16 +95,16 @@ class BlobStore(ChunkStore):
                 plain = payload if codec == PLAIN else decode(codec, payload)
                 verify(name, plain)
             except Corrupt:
-                continue  # there may be a better copy
+                continue  # `get` below looks for an undamaged copy
             del wanted[name]
             yield name, plain
         for name in wanted:
             yield name, self.get(name)
 
     def stored(self, names: Iterable[str]) -> tuple[int | None, Iterator[tuple[str, int, Data]]]:
-        """(hash, codec, payload) of each as it is stored, for someone who verifies it: neither unpacked nor looked at here.
+        """Return the total payload size, if known, and an iterator of (hash, codec, payload) as stored.
 
-        With it comes how many bytes all payloads have, where that is known.
+        Payloads are neither decoded nor verified here; the receiver must do that.
         """
         wanted = dict.fromkeys(map(check_hash, names))
         places = self.packs.places(wanted)
@@ -121,7 +119,7 @@ class BlobStore(ChunkStore):
         for name in wanted:
             codec, data = encode(self.get(name), compress=self._compress)
             if name in places and len(data) != places[name].length:
-                raise Corrupt(f"Chunk {name[:12]}… was moved meanwhile.", details={"hash": name})
+                raise Corrupt(f"Chunk {name[:12]}… was moved during the read. Try again.", details={"hash": name})
             yield name, codec, data
 
     def delete(self, hashes: Iterable[str]) -> None:
@@ -137,7 +135,7 @@ class BlobStore(ChunkStore):
                 yield StoredChunk(entry.hash, entry.length, blob.modified)
 
     def put_manifest(self, manifest: Manifest) -> str:
-        # The reference is published before the chunks are looked for; gc.py explains why this order cannot lose one.
+        # The reference is published before the chunks are checked; gc.py explains why this order cannot lose a chunk.
         data = dump_manifest(check_manifest(manifest))
         name = chunk_hash(data)
         pending = f"pending/{name}-{secrets.token_hex(8)}"
@@ -152,12 +150,12 @@ class BlobStore(ChunkStore):
                     f"{len(missing)} chunks of the manifest are not in the store yet.",
                     details={"missing": sorted(missing)},
                 )
-            # Some may have been put by others, who have renamed them into place but not yet synced the folder.
-            self.blobs.settle([*map(pack_key, packed), *map(chunk_key, single)])
+            # Other writers may have renamed some chunks into place without having synced the folder yet.
+            self.blobs.make_durable([*map(pack_key, packed), *map(chunk_key, single)])
             if not self.blobs.move(pending, manifest_key(name)):
-                raise Refused("The commit took too long and was given up. Try again.")
+                raise Refused("The commit took too long and was cancelled. Try again.")
         except BaseException:
-            with suppress(ShoalError, OSError):  # a collection removes it one day
+            with suppress(ShoalError, OSError):  # a later collection deletes it
                 self.blobs.delete([pending])
             raise
         return name
@@ -177,7 +175,7 @@ class BlobStore(ChunkStore):
         self.blobs.close()
 
     def manifest_bytes(self, key: str, manifest_id: str) -> bytes:
-        """The canonical JSON of a manifest under any key (committed or pending), verified."""
+        """Return the verified canonical JSON of a manifest under any key, committed or pending."""
         stored = self.blobs.get(key)
         data = decode(stored[0], stored[1:], limit=_MANIFEST_LIMIT) if stored else b""
         if chunk_hash(data) != manifest_id:
@@ -185,18 +183,18 @@ class BlobStore(ChunkStore):
         return data
 
     def _absent(self, names: Iterable[str]) -> set[str]:
-        """Which of these are not stored singly."""
+        """Return the chunks that are not stored as single blobs."""
         single = {chunk_key(name): name for name in names}
         here = self.blobs.present(single)
         return {name for key, name in single.items() if key not in here}
 
     def _copies(self, name: str) -> Iterator[tuple[int, bytes]]:
-        """(codec, payload) from wherever the chunk may be, likeliest first."""
+        """Yield (codec, payload) of every copy of a chunk, the likeliest place first."""
         yield from self.packs.read(name)
         yield from self._single(chunk_key(name))
-        # A collection may be putting it back at this moment, or was cut off before it could: it may be in the trash, and
-        # while one place is looked at it may move to the other.
-        for _ in range(_LOOKS):
+        # A running or crashed collection may have moved the chunk to the trash. It may also move between the two places
+        # while we read the other one, so both are read several times.
+        for _ in range(_READS):
             self.packs.refresh(now=True)
             yield from self.packs.read(name)
             yield from self._single(chunk_key(name))
@@ -223,14 +221,15 @@ def manifest_key(name: str) -> str:
 
 
 def trash_key(run: str, key: str) -> str:
-    """Where a collection hides a blob. One flat folder: none of its own to make or remove."""
+    """Return the key under which a collection hides a blob. The folder is flat, so no subfolders need creating or removing."""
     return f"trash/{run}~{key.replace('/', '~')}"
 
 
 def trashed_key(key: str) -> str:
+    """Return the original key of a blob in the trash."""
     return key.partition("~")[2].replace("~", "/")
 
 
 def key_name(key: str) -> str:
-    """The hash in a key made by chunk_key or manifest_key."""
+    """Return the hash in a key made by chunk_key or manifest_key."""
     return "".join(key.split("/")[-2:])

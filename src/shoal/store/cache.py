@@ -1,13 +1,18 @@
-"""Trees that jobs of this machine read: written once, shared by all, least recently used ones removed first.
+"""Cache of file trees that jobs on this machine read. A tree is written once, shared, and evicted least recently used first.
 
-Layout: <kind>/<manifest id>/ (the tree, read-only) · .locks/<kind>~<id> (locked shared while in use, exclusively while made or
-removed; its mtime is the last use, its text the size and the boot in which the tree was written). A lock goes with the last
-process that holds its file open, so a kill -9 frees the tree, and workers that inherit the file keep it.
+Layout: <kind>/<manifest id>/ (the read-only tree) · .locks/<kind>~<id> (lock file; its mtime is the last use, its text the
+size and the boot id of the time of writing) · .manifests/<kind>~<id>.
+
+Why it is safe: a tree is used under a shared flock of its lock file, and written or removed under an exclusive one. The
+kernel releases a lock when the last process with the file open ends, so SIGKILL frees a tree and workers that inherit the
+descriptor keep it. `_lock` compares inodes after locking, because the file may have been deleted and created again while it
+waited. Crashes: `materialize` writes to a .tmp folder and renames it, and the note that makes a tree ready is written last,
+so a tree without note is written again. A removed tree is renamed to .gone-… first. `_sweep` deletes both kinds of leftovers,
+a .tmp folder of another tree only under that tree's lock. Files are not fsynced: trees from before a reboot are hashed first.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.core import system
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.errors import Corrupt, StorageFull
 from shoal.core.names import check_name
@@ -30,15 +36,16 @@ from shoal.store.pack import Entry, Progress, pack_entries
 logger = logging.getLogger(__name__)
 
 STAMP_S = 315_532_800
-"""mtime of every cached file (1980): a file with another one was written to by someone."""
+"""mtime of every cached file (1980). A file with another mtime was modified by a job."""
 _PATIENCE = 500
+"""Attempts to lock a tree before `use` fails."""
 _DONORS = 4
-"""Trees of the same kind that are looked at for equal files to link to."""
+"""Trees of the same kind that are searched for equal files to link to."""
 
 
 @dataclass(slots=True)
 class CacheUse:
-    """Keeps a tree from being removed until released, or until every process that holds `fd` has ended."""
+    """A tree in use. It is not removed until `release`, or until every process with `fd` open has ended."""
 
     path: Path
     fd: int
@@ -57,6 +64,8 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class CachedTree:
+    """A tree in the cache."""
+
     kind: str
     id: str
     size: int
@@ -65,7 +74,7 @@ class CachedTree:
 
 
 class NodeCache:
-    """Any number of processes may share a root."""
+    """Cache below a root folder, which any number of processes may share."""
 
     def __init__(self, root: Path, max_bytes: int):
         self.root = Path(root).absolute()
@@ -80,16 +89,19 @@ class NodeCache:
         verify: bool = True,
         progress: Progress | None = None,
     ) -> CacheUse:
-        """The manifest's tree, made if it is not there. Several callers for one tree: one makes it, the others wait."""
+        """Return the manifest's tree in use, and write it if it is not cached. Of several callers one writes, the others wait.
+
+        Raises Corrupt if the tree was modified and cannot be replaced because jobs use it.
+        """
         name = manifest_id(manifest)
         for _ in range(_PATIENCE):
-            fd = self._lock(kind, name, fcntl.LOCK_SH)  # waits while another makes or removes it
+            fd = self._lock(kind, name, system.LOCK_SH)  # waits while another process writes or removes it
             if self._is_ready(fd, kind, name, manifest):
                 os.utime(fd)
                 return CacheUse(self._tree(kind, name), fd)
             os.close(fd)
-            # Never waited for: those who hold it shared by then may do so for days.
-            fd = self._lock(kind, name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Never wait for the exclusive lock: jobs may hold the shared one for days.
+            fd = self._lock(kind, name, system.LOCK_EX | system.LOCK_NB)
             if fd < 0:
                 time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  spreads retries, guards nothing
                 continue
@@ -98,10 +110,10 @@ class NodeCache:
                     self._make(fd, kind, name, manifest, get_chunk, verify, progress)
             finally:
                 os.close(fd)
-        raise Corrupt(f"{self._tree(kind, name)} was changed while jobs use it. Stop those jobs, then try again.")
+        raise Corrupt(f"{self._tree(kind, name)} was modified while jobs use it. Stop those jobs, then try again.")
 
     def evict(self, max_bytes: int, *, keep: str | None = None) -> int:
-        """Remove trees not in use, least recently used first, until all take at most this. Returns the bytes freed."""
+        """Remove unused trees, least recently used first, until the rest takes at most `max_bytes`; return the bytes freed."""
         trees = sorted(self.trees(), key=lambda t: t.last_used)
         total, freed = sum(t.size for t in trees), 0
         for tree in trees:
@@ -112,6 +124,7 @@ class NodeCache:
         return freed
 
     def trees(self) -> Iterator[CachedTree]:
+        """Yield all complete trees."""
         try:
             locks = list((self.root / ".locks").iterdir())
         except FileNotFoundError:
@@ -119,11 +132,11 @@ class NodeCache:
         for lock in locks:
             kind, _, name = lock.name.partition("~")
             with suppress(FileNotFoundError):
-                fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+                fd = os.open(lock, os.O_RDWR | system.CLOEXEC)
                 try:
                     note = _read_note(fd)
                     if note and self._tree(kind, name).is_dir():
-                        in_use = not _try_lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        in_use = not _try_lock(fd, system.LOCK_EX | system.LOCK_NB)
                         yield CachedTree(kind, name, int(str(note["size"])), os.fstat(fd).st_mtime, in_use)
                 finally:
                     os.close(fd)
@@ -158,7 +171,7 @@ class NodeCache:
         try:
             write()
         except StorageFull:
-            # The cap may be larger than the disk: give back everything that is not in use, once.
+            # The limit may be larger than the disk: remove all unused trees and try once more.
             if not self.evict(0, keep=name):
                 raise
             write()
@@ -168,17 +181,17 @@ class NodeCache:
 
     def _is_ready(self, fd: int, kind: str, name: str, manifest: Manifest) -> bool:
         note = _read_note(fd)
-        return note is not None and note.get("boot") == _boot_id() and self._looks_whole(kind, name, manifest)
+        return note is not None and note.get("boot") == _boot_id() and self._seems_complete(kind, name, manifest)
 
-    def _looks_whole(self, kind: str, name: str, manifest: Manifest) -> bool:
+    def _seems_complete(self, kind: str, name: str, manifest: Manifest) -> bool:
         tree = self._tree(kind, name)
         if not tree.is_dir():
             return False
         return all(_is_untouched(tree / f.path, f) for f in manifest.files)
 
     def _survived_boot(self, fd: int, kind: str, name: str, manifest: Manifest) -> bool:
-        """Files are not fsynced: after a reboot they are read once and compared before anyone uses them."""
-        if _read_note(fd) is None or not self._looks_whole(kind, name, manifest):
+        """Check by hashing whether a tree written before the last reboot is intact, as its files were not fsynced."""
+        if _read_note(fd) is None or not self._seems_complete(kind, name, manifest):
             return False
         tree = self._tree(kind, name)
         found = pack_entries([Entry(f.path, tree / f.path, f.executable) for f in manifest.files])
@@ -188,7 +201,7 @@ class NodeCache:
         return True
 
     def _remove(self, kind: str, name: str) -> bool:
-        fd = self._lock(kind, name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fd = self._lock(kind, name, system.LOCK_EX | system.LOCK_NB)
         if fd < 0:
             return False
         try:
@@ -201,37 +214,37 @@ class NodeCache:
         return True
 
     def _discard(self, kind: str, name: str) -> None:
-        """In one step out of sight, then removed."""
+        """Rename the tree away in one step, then remove it."""
         aside = self.root / f".gone-{secrets.token_hex(6)}"
         with suppress(FileNotFoundError):
             self._tree(kind, name).rename(aside)
             remove_tree(aside)
 
     def _sweep(self, kind: str, name: str) -> None:
-        """What processes killed while making or removing a tree left behind. The caller holds this tree's lock."""
+        """Remove what killed processes left behind while writing or removing trees. The caller holds this tree's lock."""
         for gone in self.root.glob(".gone-*"):
             remove_tree(gone)
         for half in self.root.glob("*/.*.tmp"):
             owner = (half.parent.name, half.name[1:65])
             if owner == (kind, name):
                 remove_tree(half)
-            elif (fd := self._lock(*owner, fcntl.LOCK_EX | fcntl.LOCK_NB)) >= 0:
+            elif (fd := self._lock(*owner, system.LOCK_EX | system.LOCK_NB)) >= 0:
                 remove_tree(half)
                 os.close(fd)
 
     def _lock(self, kind: str, name: str, how: int) -> int:
-        """An open, locked file; -1 if LOCK_NB was asked for and another holds it."""
+        """Return the descriptor of the locked lock file; -1 if `how` has LOCK_NB and another process holds the lock."""
         path = self._lock_path(kind, name)
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o644)
             if not _try_lock(fd, how):
                 os.close(fd)
                 return -1
             with suppress(FileNotFoundError):
                 if os.fstat(fd).st_ino == path.stat().st_ino:
                     return fd
-            os.close(fd)  # removed and perhaps made anew while we waited
+            os.close(fd)  # deleted, and perhaps created again, while we waited
 
     def _lock_path(self, kind: str, name: str) -> Path:
         return self.root / ".locks" / f"{check_name(kind)}~{check_hash(name)}"
@@ -241,18 +254,18 @@ class NodeCache:
 
 
 class _Donors:
-    """Trees of the same kind, kept in use for a while, whose files may be linked to instead of being written again."""
+    """Trees of the same kind whose equal files are linked instead of written. They stay locked inside the context."""
 
     def __init__(self, cache: NodeCache, kind: str, but: str):
         self._files: dict[tuple[object, ...], Path] = {}
         self._held: list[int] = []
         others = sorted((t for t in cache.trees() if t.kind == kind and t.id != but), key=lambda t: -t.last_used)
         for tree in others[:_DONORS]:
-            fd = cache._lock(kind, tree.id, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fd = cache._lock(kind, tree.id, system.LOCK_SH | system.LOCK_NB)
             if fd < 0:
                 continue
             self._held.append(fd)
-            with suppress(Exception):  # a donor that cannot be read is none
+            with suppress(Exception):  # an unreadable tree is simply not used
                 manifest = load_manifest((cache.root / ".manifests" / f"{kind}~{tree.id}").read_bytes())
                 for file in manifest.files:
                     self._files.setdefault(_identity(file), cache._tree(kind, tree.id) / file.path)
@@ -283,7 +296,7 @@ def _is_untouched(path: Path, file: FileEntry) -> bool:
 
 def _try_lock(fd: int, how: int) -> bool:
     try:
-        fcntl.flock(fd, how)
+        system.flock(fd, how)
     except BlockingIOError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Reading every byte back: which chunks are damaged, which manifests they hurt, and how much room all takes."""
+"""Verification of a whole store: damaged chunks, the manifests they affect, and the space used."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from shoal.store.codec import decode
 from shoal.store.hashing import verify
 from shoal.store.manifest import chunk_hashes
 from shoal.store.pack import THREADS, Progress
-from shoal.store.packs import read_head
-from shoal.store.packset import PREFIX as PACKS
-from shoal.store.packset import blob_name, key
+from shoal.store.packfiles.collection import PREFIX as PACKS
+from shoal.store.packfiles.collection import blob_name, key
+from shoal.store.packfiles.packfile import read_head
 
 
 @dataclass(slots=True)
 class CheckReport:
+    """Result of `check`."""
+
     chunks: int = 0
     size: int = 0
     """Stored bytes read."""
     damaged: set[str] = field(default_factory=set)
-    """Hashes whose bytes do not match."""
+    """Hashes of chunks whose bytes do not match."""
     missing: set[str] = field(default_factory=set)
-    """Hashes a manifest needs and the store lacks."""
+    """Hashes that a manifest needs and that are not stored."""
     damaged_manifests: set[str] = field(default_factory=set)
     damaged_packs: set[str] = field(default_factory=set)
-    """Packs whose list of chunks cannot be read."""
+    """Names of packs whose list of chunks cannot be read."""
     hurt: dict[str, set[str]] = field(default_factory=dict)
     """Manifest id → its damaged or missing chunks."""
 
@@ -41,18 +43,23 @@ class CheckReport:
 
 @dataclass(slots=True)
 class Usage:
+    """Space used by a store."""
+
     size: int = 0
-    """Bytes in the store, all told."""
+    """Total bytes in the store."""
     chunks: int = 0
     packs: int = 0
     manifests: int = 0
     logical: int = 0
-    """Bytes of all files of all manifests, as if nothing were shared or compressed."""
+    """Bytes of all files of all manifests, without deduplication and compression."""
     trash: int = 0
 
 
 def check(store: BlobStore, *, quarantine: bool = False, progress: Progress | None = None) -> CheckReport:
-    """Verify everything. `quarantine` moves damaged chunks to damaged/, so that pushing the same files again heals them."""
+    """Read and verify the whole store.
+
+    `quarantine` moves damaged chunks to damaged/: they are then missing, and pushing the same files again restores them.
+    """
     report = CheckReport()
     _read_all(store, report, progress or (lambda _: None))
     if quarantine:
@@ -66,14 +73,15 @@ def check(store: BlobStore, *, quarantine: bool = False, progress: Progress | No
             continue
         except NotFound:
             continue
-        lacking = store.missing(needed) - report.damaged
-        report.missing |= lacking
-        if bad := lacking | (needed & report.damaged):
+        missing = store.missing(needed) - report.damaged
+        report.missing |= missing
+        if bad := missing | (needed & report.damaged):
             report.hurt[name] = bad
     return report
 
 
 def usage(store: BlobStore) -> Usage:
+    """Return how much space a store uses."""
     out = Usage()
     for prefix in ("chunks/", PACKS, "manifests/", "pending/", "trash/", "damaged/", "tmp/"):
         for blob in store.blobs.list(prefix):
@@ -111,7 +119,7 @@ def _check_single(store: BlobStore, blob: Blob) -> tuple[int, int, list[str]]:
         stored = store.blobs.get(blob.key)
     except NotFound:
         return 0, 0, []
-    return 1, blob.size, [] if _is_good(name, stored[:1], stored[1:]) else [name]
+    return 1, blob.size, [] if _is_intact(name, stored[:1], stored[1:]) else [name]
 
 
 def _check_pack(store: BlobStore, blob: Blob, report: CheckReport) -> tuple[int, int, list[str]]:
@@ -124,11 +132,11 @@ def _check_pack(store: BlobStore, blob: Blob, report: CheckReport) -> tuple[int,
         report.damaged_packs.add(blob_name(blob))
         return 0, blob.size, [e.hash for e in store.packs.index.entries(blob_name(blob))]
     view = memoryview(data)
-    bad = [e.hash for e in entries if not _is_good(e.hash, bytes([e.codec]), view[e.offset : e.offset + e.length])]
+    bad = [e.hash for e in entries if not _is_intact(e.hash, bytes([e.codec]), view[e.offset : e.offset + e.length])]
     return len(entries), blob.size, bad
 
 
-def _is_good(name: str, codec: bytes, payload: bytes | memoryview) -> bool:
+def _is_intact(name: str, codec: bytes, payload: bytes | memoryview) -> bool:
     try:
         verify(name, decode(codec[0], payload)) if codec else verify(name, b"")
     except Corrupt:
@@ -137,7 +145,7 @@ def _is_good(name: str, codec: bytes, payload: bytes | memoryview) -> bool:
 
 
 def _readable(store: BlobStore, name: str) -> bool:
-    """Whether another copy of a damaged chunk is sound."""
+    """Check whether the store has an undamaged copy of a chunk."""
     try:
         store.get(name)
     except (Corrupt, NotFound):
@@ -146,26 +154,26 @@ def _readable(store: BlobStore, name: str) -> bool:
 
 
 def _quarantine(store: BlobStore, report: CheckReport) -> None:
-    """Move bad blobs away, after saving what is sound in them."""
+    """Move damaged blobs away after copying the undamaged chunks out of them."""
     for name in report.damaged:
-        if not _is_good_single(store, name):
+        if not _is_intact_single(store, name):
             store.blobs.move(chunk_key(name), f"damaged/{chunk_key(name)}")
     places = store.packs.index.find(report.damaged)
     for pack in {place.pack for found in places.values() for place in found} | report.damaged_packs:
         entries = store.packs.index.entries(pack)
         read = partial(store.blobs.get, key(pack))
-        good = [e for e in entries if _is_good(e.hash, bytes([e.codec]), read(e.offset, e.length))]
+        good = [e for e in entries if _is_intact(e.hash, bytes([e.codec]), read(e.offset, e.length))]
         if len(good) == len(entries) and pack not in report.damaged_packs:
             continue
         if store.packs.copy(pack, good) == pack:
-            continue  # only its head was damaged: that is whole again
+            continue  # only the head was damaged, and the copy has replaced it
         store.blobs.move(key(pack), f"damaged/{key(pack)}")
         store.packs.index.drop([pack])
 
 
-def _is_good_single(store: BlobStore, name: str) -> bool:
+def _is_intact_single(store: BlobStore, name: str) -> bool:
     try:
         stored = store.blobs.get(chunk_key(name))
     except NotFound:
         return True
-    return _is_good(name, stored[:1], stored[1:])
+    return _is_intact(name, stored[:1], stored[1:])

@@ -1,6 +1,6 @@
-"""Where files are cut: content-defined, so that an insertion moves only the chunks it touches; and at each tensor's ends.
+"""Cutting of files into chunks: content-defined, so that an insertion changes only nearby chunks, and at tensor boundaries.
 
-The parameters are part of every manifest's meaning: changing one costs all deduplication against what is already stored.
+Changing a parameter here ends all deduplication against chunks that are already stored.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from typing import Final
 
 from pyfastcdc import FastCDC
 
-from shoal.store.buffers import Buffers
 from shoal.store.files import read_exact, read_into
 from shoal.store.formats import tensor_bounds
+from shoal.store.io.buffers import Buffers
 
 WHOLE_FILE: Final = 1 << 20
-"""Files and tensors up to this many bytes are one chunk: code and most samples."""
+"""Files and tensors up to this many bytes are one chunk. Code and most samples are."""
 _MIN: Final = 320 << 10
-"""Bytes skipped before a cut is looked for. A third of all bytes is looked at; were a larger share skipped, chunks would find
-back later to where they were before a change."""
+"""Bytes skipped before the search for a cut. A third of all bytes is searched; skipping more would delay the point where
+chunks are equal again after a change."""
 _OFTEN: Final = 1
-"""How easily a cut is found: after 128 KiB looked at on the average, so that the mean chunk has 440. Small enough that a changed
-megabyte resends little more than another, large enough that a terabyte is two and a half million chunks."""
+"""Normalization level of FastCDC. A cut is found after 128 KiB of search on average, so the mean chunk has 440 KiB: small
+enough that a changed megabyte resends little more than itself, large enough that a terabyte has 2.5 million chunks."""
 _MAX: Final = 2 << 20
 _SMALL_TENSOR: Final = 256 << 10
-"""Smaller ones are cut together with their neighbours."""
+"""Tensors below this size are cut together with their neighbours."""
 _WINDOW: Final = 4 << 20
-"""Bytes read at once. The last chunk of a window is read again with the next."""
+"""Bytes read at once. The last chunk of a window is read again with the next window."""
 
 
 class Windows:
-    """Where files are read into. A window is used again once the last chunk cut from it is let go of."""
+    """Memory that files are read into. A window is reused when the last chunk cut from it is released."""
 
     def __init__(self) -> None:
         self._buffers = Buffers(_WINDOW)
 
     def room(self) -> memoryview:
-        """For several small files."""
+        """Return an empty window, for several small files."""
         return self._buffers.lend(_WINDOW)
 
     def read(self, fd: int, length: int, at: int) -> memoryview:
-        """Up to `length` bytes, at most a window; fewer only where the file ends."""
+        """Read up to `length` bytes, at most a window; fewer only at the end of the file."""
         view = self._buffers.lend(length)
         return view[: read_into(fd, view, at)]
 
 
 def read_chunks(fd: int, size: int, name: str, windows: Windows) -> Iterator[memoryview]:
-    """The file's chunks in order, up to `size` bytes. Each may be kept for as long as it is needed."""
+    """Yield the file's chunks in order, up to `size` bytes. The caller may keep them as long as it needs them."""
     if size <= WHOLE_FILE:
         if data := read_exact(fd, size, 0):
             yield memoryview(data)
@@ -56,7 +56,7 @@ def read_chunks(fd: int, size: int, name: str, windows: Windows) -> Iterator[mem
 
 
 def _segments(bounds: list[int], size: int) -> Iterator[tuple[int, int]]:
-    """Large tensors by themselves, what lies between them together."""
+    """Yield (start, end) of segments to cut: one per large tensor, and one per group of bytes between them."""
     group, at = 0, 0
     for bound in [*bounds, size]:
         if bound - at >= _SMALL_TENSOR:
@@ -82,7 +82,7 @@ def _cut(fd: int, at: int, end: int, windows: Windows) -> Iterator[memoryview]:
         last = at + len(window) >= end
         start = 0
         for chunk in cutter.cut_buf(window):
-            # A cut depends on nothing behind it; but where the window ends is no cut: the next window begins with that chunk.
+            # A cut depends only on earlier bytes. The end of a window is not a cut: the next window starts with that chunk.
             if not last and start + chunk.length == len(window):
                 break
             yield window[start : start + chunk.length]

@@ -1,4 +1,12 @@
-"""Chunks on their way into a store: written as they come, made durable and visible many at a time."""
+"""Writing of many chunks to a store: written as they come, then made durable and visible together.
+
+Why it is safe: `_lock` protects all fields; files are written outside it. A growing pack is taken out of `_growing` while a
+thread writes to it, so each pack has one writer. `flush` runs once at a time (`_flushing`). It sets `_collecting`, which
+stops new writers, waits until no thread is writing, takes all staged packs and chunks, and publishes them without holding
+`_lock`. `_names` has the chunks since the last flush, so that two threads do not store the same one; a failed write removes
+its names again. Staged blobs are invisible until published: a crash loses at most `_FLUSH_S` seconds of work, and a later
+garbage collection deletes the leftovers. If publishing fails, the staged blobs are discarded and the caller gets the error.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +19,23 @@ from shoal.core.errors import ShoalError
 from shoal.store.blobs import Blobs, Staged
 from shoal.store.codec import encode
 from shoal.store.hashing import Data
-from shoal.store.packs import MOST_CHUNKS
-from shoal.store.packset import GrowingPack, PackSet, StagedPack
+from shoal.store.packfiles.collection import GrowingPack, PackSet, StagedPack
+from shoal.store.packfiles.packfile import MOST_CHUNKS
 
-_SETTLE_S = 5.0
-"""Work that a killed process may lose. Each settling waits for the disk a few times, however much there is to settle."""
+_FLUSH_S = 5.0
+"""Seconds between flushes: the work that a killed process may lose. A flush costs a few disk syncs, however much it writes."""
 _PACK_FROM = 4
-"""Chunks put together go into one pack; fewer than this are stored singly."""
+"""Minimum chunks of a pack; fewer are stored as single blobs."""
 _GROW_FROM = 1 << 20
-"""Bytes put together that go into a pack with what comes after them."""
+"""Minimum bytes of a batch that is added to a growing pack, which later batches continue."""
 
 
 Encoded = tuple[str, int, Data]
-"""(hash, codec, payload)."""
+"""A chunk as it is stored: (hash, codec, payload)."""
 
 
 class Deposit:
-    """For several threads. What was put is in the store once `settle` has returned; leaving the `with` settles too."""
+    """Batch writer for several threads. Chunks are in the store once `flush` has returned; leaving the context flushes too."""
 
     def __init__(
         self,
@@ -41,7 +49,7 @@ class Deposit:
         self._blobs, self._packs = blobs, packs
         self._missing, self._key, self._compress = missing, key, compress
         self._lock = threading.Condition()
-        self._settling = threading.Lock()
+        self._flushing = threading.Lock()
         self._writing, self._collecting = 0, False
         self._names: set[str] = set()
         self._growing: list[GrowingPack] = []
@@ -53,21 +61,21 @@ class Deposit:
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
-        """Also after an error: whoever tries again goes on from here."""
+        """Flush, also after an error, so that a retry continues from here."""
         with suppress(*((ShoalError, OSError) if failed else ())):
-            self.settle()
+            self.flush()
 
     def put(self, batch: Mapping[str, tuple[int | None, Data]]) -> set[str]:
-        """(codec, payload) by hash; no codec means plain bytes that are compressed here where that pays. Returns what was new.
+        """Write a batch of hash → (codec, payload) and return the hashes that were new.
 
-        Hashes have been verified by the caller.
+        Codec None means plain bytes, which are compressed here if that pays. The caller has verified the hashes.
         """
         return self.write(self.prepare(batch))
 
     def prepare(self, batch: Mapping[str, tuple[int | None, Data]]) -> list[Encoded]:
-        """The half of `put` that keeps a processor busy: what of these is new, as it will be stored.
+        """Return the new chunks of a batch, encoded: the CPU-bound half of `put`.
 
-        What was prepared and not written yet is nobody else's to write: settle, and commit, after all was written.
+        Prepared chunks belong to the caller and other threads skip them, so write all of them before you flush and commit.
         """
         wanted = self._missing(batch)
         with self._lock:
@@ -80,7 +88,7 @@ class Deposit:
         ]
 
     def write(self, encoded: Sequence[Encoded]) -> set[str]:
-        """The half that waits for the disk."""
+        """Write prepared chunks and return their hashes: the disk-bound half of `put`."""
         names = {name for name, _, _ in encoded}
         with self._lock:
             self._lock.wait_for(lambda: not self._collecting)
@@ -96,14 +104,14 @@ class Deposit:
                 if not is_staged:
                     self._names -= names
                 self._since = min(self._since, time.monotonic())
-                is_due = time.monotonic() - self._since >= _SETTLE_S
+                is_due = time.monotonic() - self._since >= _FLUSH_S
         if is_due:
-            self.settle()
+            self.flush()
         return names
 
-    def settle(self) -> None:
-        """All that was put before is durable and visible when this returns."""
-        with self._settling:
+    def flush(self) -> None:
+        """Make all chunks written so far durable and visible."""
+        with self._flushing:
             packs, chunks, growing = self._collect()
             try:
                 while growing:
@@ -119,7 +127,7 @@ class Deposit:
 
     def _collect(self) -> tuple[list[StagedPack], list[Staged], list[GrowingPack]]:
         with self._lock:
-            # A pack that someone is adding to may hold what was put before.
+            # A pack that a thread is writing to may contain chunks of earlier, finished writes.
             self._collecting = True
             self._lock.wait_for(lambda: not self._writing)
             packs, self._packs_done = self._packs_done, []
@@ -148,17 +156,17 @@ class Deposit:
                     self._chunks_done.append(chunk)
 
     def _growing_for(self, count: int) -> GrowingPack | None:
-        """One that takes so many, and that nobody else writes to meanwhile."""
+        """Return a growing pack with room for `count` chunks, owned by the caller; None if packs cannot grow here."""
         if count > MOST_CHUNKS:
             return None
         with self._lock:
             pack = self._growing.pop() if self._growing else None
-        if pack is None or pack.takes(count):
+        if pack is None or pack.has_room(count):
             return pack or self._packs.grow()
         try:
             done = pack.finish()
         except BaseException:
-            self._put_back(pack)  # what is in it was taken: whoever settles must not miss it
+            self._put_back(pack)  # it contains accepted chunks, which the next flush must publish
             raise
         with self._lock:
             self._packs_done.append(done)

@@ -1,4 +1,4 @@
-"""Blobs as files: written aside, fsynced, renamed into place, folders fsynced; and errors of the disk in plain words."""
+"""Blobs as files: written to a temporary file, fsynced, renamed into place, folder fsynced. Also file helpers."""
 
 # ruff: noqa: PTH104, PTH108, PTH120 - strings, because a Path object costs more than the system call it is for
 from __future__ import annotations
@@ -11,26 +11,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoal.core import system
 from shoal.core.durable import sync
 from shoal.core.errors import NotFound, StorageFull
 from shoal.store.blobs import Blob, Blobs, Growing, Staged
-from shoal.store.buffers import Buffers
-from shoal.store.direct import BLOCK, DirectWriter, read_once
 from shoal.store.hashing import Data
+from shoal.store.io.buffers import Buffers
+from shoal.store.io.direct import BLOCK, DirectWriter, read_once
 
 _TMP = "tmp/-"
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC
 _DIRECT_FROM = 1 << 20
 _ALIGNING = 8 << 10
 _READ, _READ_SMALL = (8 << 20) + _ALIGNING, (768 << 10) + _ALIGNING
-"""What is read at once, with room to align it: many neighbours, or about one chunk."""
+"""Sizes of read buffers, with room for alignment: for many neighbouring chunks, or for about one chunk."""
 _MOST_VIEWS = 1024
-"""What one call takes (IOV_MAX)."""
+"""Buffers per system call (IOV_MAX)."""
 _SYNC_THREADS = 8
-"""The kernel merges concurrent flushes: eight threads sync many files about three times as fast as one."""
+"""Threads that sync files. The kernel merges concurrent flushes: eight threads are about three times as fast as one."""
 
 
 class LocalBlobs(Blobs):
+    """Blob storage in a directory."""
+
     align = BLOCK
 
     def __init__(self, root: Path):
@@ -58,6 +61,9 @@ class LocalBlobs(Blobs):
                 self.discard([staged])
                 raise
         return staged
+
+    def probe(self) -> None:
+        self.discard([self.stage("tmp/probe", [b"ok"])])
 
     def grow(self) -> Growing:
         with disk_errors(self.root):
@@ -135,7 +141,7 @@ class LocalBlobs(Blobs):
             for folder in folders:
                 sync(folder)
 
-    def settle(self, keys: Iterable[str]) -> None:
+    def make_durable(self, keys: Iterable[str]) -> None:
         with disk_errors(self.root):
             for folder in {os.path.dirname(self._path(key)) for key in keys}:
                 with suppress(FileNotFoundError):
@@ -143,7 +149,7 @@ class LocalBlobs(Blobs):
 
     def _open(self, key: str) -> int:
         try:
-            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self._path(key), os.O_RDONLY | system.CLOEXEC)
         except FileNotFoundError as error:
             raise NotFound(f"The store holds no {key!r}.") from error
 
@@ -151,7 +157,7 @@ class LocalBlobs(Blobs):
         return f"{self.root}/{key}"
 
     def _folder(self, key: str) -> str:
-        """The folder a key lives in, made durably once."""
+        """Return the folder of a key, created durably if necessary."""
         folder = os.path.dirname(self._path(key))
         if folder not in self._folders:
             make_folder(Path(folder))
@@ -196,7 +202,7 @@ class _GrowingFile(Growing):
 
 @contextmanager
 def disk_errors(where: Path) -> Iterator[None]:
-    """A full disk or quota becomes StorageFull; other errors of the system pass."""
+    """Turn a full disk or quota into StorageFull; other OSErrors pass."""
     try:
         yield
     except OSError as error:
@@ -208,7 +214,7 @@ def disk_errors(where: Path) -> Iterator[None]:
 
 
 def write_at(fd: int, pieces: Sequence[Data], start: int) -> None:
-    """All pieces one after another from `start`, however many calls it takes."""
+    """Write all pieces one after another from `start`, in as many calls as necessary."""
     views = [memoryview(p).cast("B") for p in pieces if len(p)]
     first = 0
     while first < len(views):
@@ -222,7 +228,7 @@ def write_at(fd: int, pieces: Sequence[Data], start: int) -> None:
 
 
 def read_exact(fd: int, length: int, start: int) -> bytes:
-    """Up to `length` bytes at `start`; fewer only where the file ends."""
+    """Return up to `length` bytes from `start`; fewer only at the end of the file."""
     data = os.pread(fd, length, start)
     if len(data) == length or not data:
         return data
@@ -235,7 +241,7 @@ def read_exact(fd: int, length: int, start: int) -> bytes:
 
 
 def read_into(fd: int, view: memoryview, start: int) -> int:
-    """Fill the view from `start`; returns how much there was, less only where the file ends."""
+    """Fill the view from offset `start`; return the bytes read, fewer than its size only at the end of the file."""
     have = 0
     while have < len(view) and (done := os.preadv(fd, [view[have:]], start + have)):
         have += done
@@ -243,7 +249,7 @@ def read_into(fd: int, view: memoryview, start: int) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """mkdir -p whose new entries survive a power cut."""
+    """Create a folder and its parents so that they survive a power failure."""
     if path.is_dir():
         return
     make_folder(path.parent)

@@ -1,6 +1,6 @@
-"""Where tensors begin in the files that hold them, so that each is cut by itself and an unchanged one costs nothing.
+"""Positions of tensors in checkpoint files. Each tensor is cut separately, so that unchanged ones are not stored again.
 
-Only headers are read, within bounds, and nothing in them is trusted: a file that is not what it seems has no tensors.
+Only headers are read, with limits, and nothing in them is trusted: an invalid file counts as one without tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from shoal.store.files import read_exact
 
 _SAFETENSORS_HEADER = 100 << 20
-"""The format's own limit."""
+"""Maximum header size of the safetensors format."""
 _ZIP_DIRECTORY = 64 << 20
 _ZIP_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _EOCD = struct.Struct("<4s4H2IH")
@@ -24,7 +24,7 @@ _WIDE = 0xFFFFFFFF
 
 
 def tensor_bounds(fd: int, size: int, name: str) -> list[int]:
-    """Offsets at which tensors begin and end, in order; none for any other file."""
+    """Return the sorted offsets at which tensors begin and end; an empty list for other files."""
     lower = name.lower()
     try:
         if lower.endswith(".safetensors"):
@@ -63,7 +63,7 @@ def _torch_zip(fd: int, size: int) -> Iterator[int]:
         extra = directory[at + _ENTRY.size + name_length :][:extra_length]
         at += _ENTRY.size + name_length + extra_length + comment_length
         if fields[0] != b"PK\x01\x02" or fields[4] != 0:
-            continue  # compressed entries gain nothing from a cut
+            continue  # a cut does not help compressed entries
         packed, header = _wide(plain, packed, fields[16], extra)
         local = _LOCAL.unpack(read_exact(fd, _LOCAL.size, header))
         begin = header + _LOCAL.size + local[9] + local[10]
@@ -72,7 +72,7 @@ def _torch_zip(fd: int, size: int) -> Iterator[int]:
 
 
 def _directory(fd: int, size: int) -> tuple[int, int]:
-    """(offset, length) of a zip's central directory."""
+    """Return (offset, length) of a zip's central directory."""
     tail_at = max(0, size - 65_557)
     tail = read_exact(fd, size - tail_at, tail_at)
     at = tail.rfind(b"PK\x05\x06")
@@ -86,7 +86,7 @@ def _directory(fd: int, size: int) -> tuple[int, int]:
 
 
 def _wide(plain: int, packed: int, header: int, extra: bytes) -> tuple[int, int]:
-    """(packed size, header offset), from the zip64 field where the narrow ones are full."""
+    """Return (packed size, header offset), from the zip64 field if the 32-bit fields are full."""
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)
         if kind == 1:

@@ -1,16 +1,17 @@
-"""Garbage collection that cannot race a writer, without locks, in a directory or a bucket.
+"""Garbage collection without locks, in a directory or a bucket.
 
-A writer publishes its reference first (pending/…), then looks whether all chunks are there, then commits. The collector hides
-what it thinks is garbage first (trash/<run>~…, where no writer finds it), then reads the references again, then puts back
-what is referenced and not there otherwise, and deletes the rest. So for any chunk and any manifest:
+Why it is safe against concurrent writers: a writer first publishes its references (pending/…), then checks that all chunks
+are stored, then commits. The collector first hides what looks like garbage (trash/<run>~…, where no writer finds it), then
+reads all references again, restores what is referenced and has no other copy, and deletes the rest. For any chunk and any
+manifest there are two cases:
 
-- the reference was published before the second reading: the collector sees it and puts the chunk back;
-- it was published after: the chunk was hidden by then, the writer finds it missing and sends it again.
+- the reference was published before the second read: the collector sees it and restores the chunk;
+- it was published after: the chunk was already hidden, so the writer finds it missing and sends it again.
 
-There is no third case. Pending references are read before committed ones, so a commit in between is seen as one or the other.
-A hidden chunk lies under its run's own name, so that runs at the same time cannot delete each other's finds; a run that died
-leaves its trash to the next, and reads meanwhile find chunks there. The grace period is not needed for any of this: it only
-keeps chunks of pushes still under way, so that these need not be sent twice.
+Pending references are read before committed ones, so a manifest committed in between is seen in at least one place. Hidden
+blobs carry the name of their run, so concurrent runs cannot delete each other's. After a crash the trash stays; readers look
+there, and the next run restores or deletes it. Safety does not depend on the grace period: it only keeps the chunks of
+running pushes, so that they need not be sent twice.
 """
 
 from __future__ import annotations
@@ -27,44 +28,48 @@ from functools import partial
 from shoal.core.errors import Corrupt, NotFound
 from shoal.store.blobs import Blob
 from shoal.store.blobstore import BlobStore, key_name, manifest_key, trash_key, trashed_key
-from shoal.store.packs import PackedChunk, read_head
-from shoal.store.packset import PREFIX as PACKS
-from shoal.store.packset import blob_name
+from shoal.store.packfiles.collection import PREFIX as PACKS
+from shoal.store.packfiles.collection import blob_name
+from shoal.store.packfiles.packfile import PackedChunk, read_head
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 24 * 3600.0
+"""Default age in seconds below which unreferenced chunks are kept."""
 _HASH = re.compile(rb'"hash":"([0-9a-f]{64})"')
 _ABANDONED_S = 24 * 3600.0
-"""Age at which a half-made write is taken for a crashed writer's, whatever the grace."""
+"""Age at which an unfinished write counts as left by a crashed writer, whatever the grace period."""
 _REWRITE_BELOW = 0.6
-"""A pack is written again when less than this share of its bytes is still needed."""
+"""Share of needed bytes below which a pack is rewritten."""
 
 
 @dataclass(slots=True)
 class GcReport:
+    """Result of `collect`."""
+
     manifests: int = 0
     chunks_kept: int = 0
     chunks_deleted: int = 0
     bytes_freed: int = 0
     packs_rewritten: int = 0
     restored: int = 0
-    """Blobs put back because a writer came to need them meanwhile."""
+    """Blobs restored because a writer needed them in the meantime."""
 
 
 @dataclass(slots=True)
 class _Plan:
     singles: list[Blob] = field(default_factory=list)
     packs: list[tuple[Blob, list[PackedChunk]]] = field(default_factory=list)
-    """(pack, chunks still needed from it)"""
+    """Packs to remove or rewrite, each with the chunks still needed from it."""
 
 
 def collect(
     store: BlobStore, *, grace_s: float = GRACE_S, dry_run: bool = False, clock: Callable[[], float] = time.time
 ) -> GcReport:
-    """Delete what no manifest refers to and what was stored more than `grace_s` seconds ago.
+    """Delete chunks that no manifest refers to and that were stored more than `grace_s` seconds ago.
 
-    A damaged manifest raises Corrupt before anything is touched: what it refers to cannot be known.
+    Raises Corrupt before deleting anything if a manifest is damaged, because its references are unknown then. `dry_run` only
+    reports.
     """
     report = GcReport()
     before = clock() - grace_s
@@ -74,19 +79,19 @@ def collect(
     if dry_run:
         return report
     _hide(store, plan, secrets.token_hex(8))
-    _settle(store, report)
+    _empty_trash(store, report)
     return report
 
 
 def references(store: BlobStore, report: GcReport | None = None) -> set[bytes]:
-    """Hashes of all chunks that a committed or pending manifest needs."""
+    """Return the hashes of all chunks that a committed or pending manifest needs."""
     needed: set[bytes] = set()
     for blob in list(store.blobs.list("pending/")):
         name = blob.key.removeprefix("pending/").partition("-")[0]
-        with suppress(NotFound):  # committed by now, or given up
+        with suppress(NotFound):  # committed or cancelled in the meantime
             needed.update(_hashes_in(store.manifest_bytes(blob.key, name)))
     for name in list(store.list_manifests()):
-        with suppress(NotFound):  # deleted by now
+        with suppress(NotFound):  # deleted in the meantime
             needed.update(_hashes_in(store.manifest_bytes(manifest_key(name), name)))
             if report:
                 report.manifests += 1
@@ -94,7 +99,7 @@ def references(store: BlobStore, report: GcReport | None = None) -> set[bytes]:
 
 
 def _hashes_in(manifest: bytes) -> Iterator[bytes]:
-    # Not parsed: a thousand large manifests would take minutes. Quotes in file names are escaped, so nothing else matches.
+    # Parsing a thousand large manifests would take minutes. Quotes in file names are escaped, so only hashes match.
     return (bytes.fromhex(found[1].decode()) for found in _HASH.finditer(manifest))
 
 
@@ -133,8 +138,8 @@ def _hide(store: BlobStore, plan: _Plan, run: str) -> None:
             store.packs.index.drop([blob_name(blob)])
 
 
-def _settle(store: BlobStore, report: GcReport) -> None:
-    """Put back or delete what is in the trash, ours and that of runs that died."""
+def _empty_trash(store: BlobStore, report: GcReport) -> None:
+    """Restore or delete all blobs in the trash, also those of crashed runs."""
     trash = [blob.key for blob in store.blobs.list("trash/")]
     if not trash:
         return
@@ -158,7 +163,7 @@ def _is_needed(store: BlobStore, place: str, needed: set[bytes]) -> bool:
         except NotFound:
             return False
         except Corrupt:
-            return True  # `check` reports it; what it held cannot be told here
+            return True  # its chunks are unknown; `check` reports it
     return bool(store.missing(h for h in hashes if bytes.fromhex(h) in needed))
 
 
@@ -166,15 +171,15 @@ def _restore(store: BlobStore, place: str) -> bool:
     original = trashed_key(place)
     if not store.blobs.move(place, original):
         return False
-    logger.info("Put %s back: it is needed after all.", original)
+    logger.info("Restored %s: it is still needed.", original)
     if original.startswith(PACKS):
-        with suppress(NotFound):  # another run, planned before, may have hidden it again; that one puts it back
+        with suppress(NotFound):  # a concurrent run may have hidden it again; it restores it too
             store.packs.index.add({_pack_name(original): store.packs.head(_pack_name(original))})
     return True
 
 
 def _sweep(store: BlobStore, before: float) -> None:
-    """What crashed writers left behind."""
+    """Delete the leftovers of crashed writers."""
     for prefix in ("pending/", "tmp/"):
         store.blobs.delete([blob.key for blob in store.blobs.list(prefix) if blob.modified < before])
 

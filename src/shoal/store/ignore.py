@@ -1,6 +1,6 @@
-"""What of a folder belongs to it: .gitignore and .shoalignore at every level, and what is never wanted.
+"""Listing of a folder's files, without those excluded by .gitignore and .shoalignore at any level or by built-in rules.
 
-`scan` only lists, never opens a file, and gives up early on a folder that is far too large to be meant.
+`scan` only lists: it opens no files except ignore files, and stops early in a folder that is far above its limits.
 """
 
 from __future__ import annotations
@@ -17,42 +17,46 @@ from typing import NamedTuple
 from pathspec import GitIgnoreSpec
 
 from shoal.core.errors import InvalidSpec, NotFound, SourceTooLarge
-from shoal.store.stamp import Stamp
+from shoal.store.file_identity import FileIdentity
 
 ALWAYS_FOLDERS = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".ipynb_checkpoints"})
 OUTPUT_FOLDERS = frozenset({"shoal-runs", "wandb", "mlruns", "lightning_logs"})
-"""Folders that runs and trackers write beside the code. Left out, unless it is a Python package or an ignore file says `!NAME/`."""
+"""Folders that runs and trackers write beside the code. Excluded, unless one is a Python package or included by `!NAME/`."""
 ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
-"""A folder that holds one of these is a virtual environment, whatever its name."""
+"""Names that mark their folder as a virtual environment, whatever its own name."""
 LARGE_FILE = 20_000_000
-"""A file of code above this is probably data: it is named before it is sent."""
+"""Bytes above which a source file is probably data; such files are listed before they are sent."""
 ALWAYS_FILES = frozenset({".DS_Store"})
 ALWAYS_SUFFIXES = (".pyc",)
 IGNORE_FILES = (".gitignore", ".shoalignore")
 
 _LOOK_ON_S = 2.0
-"""How long to look on after the limit is passed, so that the biggest offenders are really among those named."""
+"""Seconds to keep listing after a limit is exceeded, so that the error can name the largest files."""
 
 
 class ScannedFile(NamedTuple):
+    """A file found by `scan`."""
+
     path: str
-    """Relative, '/'-separated."""
+    """Path relative to the root, '/'-separated."""
     size: int
     executable: bool
-    stamp: Stamp
+    stamp: FileIdentity
 
 
 @dataclass(slots=True)
 class Scan:
+    """Result of `scan`."""
+
     root: Path
     files: list[ScannedFile] = field(default_factory=list)
     """Sorted by path."""
     size: int = 0
     skipped: list[str] = field(default_factory=list)
-    """One line per thing that cannot travel: sockets, pipes, devices, links to nowhere."""
+    """One line per entry that cannot be stored: sockets, pipes, devices, broken links."""
 
     def biggest(self, count: int = 5) -> list[tuple[str, int]]:
-        """The largest files and folders, largest first; a folder is named as deep as most of its bytes are."""
+        """Return the largest files and folders with their sizes; of nested folders, the deepest with most of the bytes."""
         return _biggest(self.files, count)
 
 
@@ -64,10 +68,13 @@ def scan(
     max_files: int | None = None,
     follow_out: bool = False,
 ) -> Scan:
-    """List a folder's files, sizes and modes. `ignore=False` takes everything (datasets, checkpoints).
+    """List a folder's files, sizes and modes.
 
-    Links to files and folders of the tree are followed; a link that leaves the tree is InvalidSpec unless `follow_out`.
-    Beyond a limit: SourceTooLarge with the five biggest offenders.
+    Args:
+        root: The folder.
+        ignore: Apply ignore files and built-in exclusions; False lists everything (datasets, checkpoints).
+        max_bytes, max_files: Limits; above them SourceTooLarge names the five largest entries.
+        follow_out: Follow links that leave the folder; otherwise they raise InvalidSpec. Links inside are always followed.
     """
     root = Path(root)
     if not root.is_dir():
@@ -91,7 +98,7 @@ def scan(
 
 
 def large_files(sizes: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The (path, size) of files over `LARGE_FILE`, largest first."""
+    """Return (path, size) of the files above `LARGE_FILE`, largest first."""
     return sorted(((path, size) for path, size in sizes if size > LARGE_FILE), key=lambda f: (-f[1], f[0]))
 
 
@@ -104,7 +111,7 @@ def human_size(size: float) -> str:
 
 
 class _Rules:
-    """The ignore files from the root down to one folder; the deepest rule that matches decides, as git does."""
+    """Ignore rules from the root down to one folder. The deepest matching rule decides, as in git."""
 
     def __init__(self, specs: tuple[tuple[str, GitIgnoreSpec], ...] = ()):
         self._specs = specs
@@ -122,7 +129,7 @@ class _Rules:
         return bool(self.decision(path, folder=folder))
 
     def decision(self, path: str, *, folder: bool) -> bool | None:
-        """True to leave it out, False to take it, None where no rule is about it."""
+        """Return True to exclude the path, False to include it, None if no rule matches."""
         for prefix, spec in reversed(self._specs):
             decision = spec.check_file(path[len(prefix) :] + ("/" if folder else "")).include
             if decision is not None:
@@ -134,10 +141,10 @@ class _Rules:
 class _Folder:
     disk: str
     prefix: str
-    """Its path in the tree, with a slash at the end."""
+    """Path in the tree, with a slash at the end."""
     real: str
     above: frozenset[str]
-    """The real folders it lies in, itself included: a link back to one of them is a circle."""
+    """Real paths of this folder and its parents. A link to one of them is a loop."""
     rules: _Rules
 
 
@@ -154,12 +161,12 @@ def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> 
             path, real = here.prefix + entry.name, f"{here.real}/{entry.name}"
             info = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(info.st_mode):
-                # Looked at before it is followed: an ignored link may point anywhere.
+                # Ignore rules come before following: an ignored link may point anywhere.
                 if ignore and (_never(entry.name) or any(rules.ignored(path, folder=f) for f in (False, True))):
                     continue
                 target = _follow(entry.path, path, top, follow_out)
                 if target is None or target in here.above:
-                    skipped.append(f"{path}: a link {'to nowhere' if target is None else 'in a circle'}")
+                    skipped.append(f"{path}: {'a broken link' if target is None else 'a link loop'}")
                     continue
                 real, info = target, Path(target).stat()
             is_folder = stat.S_ISDIR(info.st_mode)
@@ -170,7 +177,7 @@ def _walk(root: Path, skipped: list[str], *, ignore: bool, follow_out: bool) -> 
             if is_folder:
                 pending.append(_Folder(entry.path, path + "/", real, here.above | {real}, rules))
             elif stat.S_ISREG(info.st_mode):
-                yield ScannedFile(_text(path), info.st_size, bool(info.st_mode & 0o111), Stamp.of(info))
+                yield ScannedFile(_text(path), info.st_size, bool(info.st_mode & 0o111), FileIdentity.of(info))
             else:
                 skipped.append(f"{path}: not a regular file")
 
@@ -180,9 +187,9 @@ def _entries(folder: _Folder, root: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder.disk) as listing:
             return list(listing)
     except PermissionError as error:
-        raise InvalidSpec(f"The folder {folder.prefix or root} may not be read.") from error
+        raise InvalidSpec(f"The folder {folder.prefix or root} cannot be read: permission denied.") from error
     except FileNotFoundError:
-        return []  # removed since its parent was listed
+        return []  # deleted since its parent was listed
 
 
 def _follow(link: str, path: str, real_root: str, follow_out: bool) -> str | None:
@@ -195,14 +202,14 @@ def _follow(link: str, path: str, real_root: str, follow_out: bool) -> str | Non
 
 
 def _never(name: str, *, folder: bool | None = None) -> bool:
-    """None: could be either."""
+    """Check whether a name is always excluded. `folder` None means that it may be a file or a folder."""
     return (folder is not False and name in ALWAYS_FOLDERS) or (
         folder is not True and (name in ALWAYS_FILES or name.endswith(ALWAYS_SUFFIXES))
     )
 
 
 def _is_output(entry: os.DirEntry[str], decision: bool | None) -> bool:
-    """`decision` is what the ignore files say of this folder."""
+    """Check whether a folder is an excluded output folder. `decision` is that of the ignore files."""
     return entry.name in OUTPUT_FOLDERS and decision is None and not Path(entry.path, "__init__.py").is_file()
 
 

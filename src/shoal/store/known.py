@@ -1,6 +1,6 @@
-"""Files hashed before: where size, times and inode are as they were, their chunks are known without reading them again.
+"""Cache of hashed files: if size, times and inode are unchanged, the chunks are known without reading the file.
 
-A cache of this machine's own making (SQLite): lost or damaged, everything is simply read once more.
+It is a local SQLite file. If it is lost or damaged, files are simply read again.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from shoal.store.stamp import Stamp
+from shoal.store.file_identity import FileIdentity
 
 logger = logging.getLogger(__name__)
 
 Chunks = list[tuple[str, int]]
-"""(hash, size) of a file's chunks in order."""
+"""Chunks of a file in order, as (hash, size)."""
 
 _RULES = 2
-"""Raised when chunking changes, so that files are cut anew."""
+"""Version of the chunking. Increase it when chunking changes, so that files are cut again."""
 _RACY_NS = 2_000_000_000
-"""A file younger than this may change once more without a trace in its times."""
+"""Age below which a file is not remembered, as it may change again within the resolution of its times."""
 _FORGET_S = 90 * 24 * 3600
 _CHUNK = struct.Struct(">32sI")
 _SCHEMA = """
@@ -35,9 +35,9 @@ without rowid
 """
 
 _FIND = "select path, stamp, chunks from file where path in (?)"
-_ASK = 500
+_PER_QUERY = 500
 _SAVE_AT = 1000
-"""Files learnt of that are written together: a push that is given up need not read them again."""
+"""New files that are written together. A cancelled push need not read them again."""
 
 T = TypeVar("T")
 
@@ -51,42 +51,46 @@ E = TypeVar("E", bound=OnDisk)
 
 
 class KnownFiles:
-    """For several threads and processes. Errors of the cache are logged and otherwise mean "not known"."""
+    """Cache for several threads and processes. Its errors are logged, and the files then count as unknown.
+
+    `_lock` protects the connection. `learn` appends without the lock; an entry that arrives during `save` may be lost, which
+    only means that the file is read again one day.
+    """
 
     def __init__(self, path: Path):
         self._path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
-        self._new: list[tuple[str | Path, Stamp, Chunks]] = []
+        self._new: list[tuple[str | Path, FileIdentity, Chunks]] = []
 
-    def look(self, files: Iterable[tuple[E, Stamp | None]]) -> list[tuple[E, Chunks]]:
-        """Of files as they are now, those that are as they were when they were hashed, with their chunks."""
+    def find(self, files: Iterable[tuple[E, FileIdentity | None]]) -> list[tuple[E, Chunks]]:
+        """Return the files that are unchanged since they were hashed, with their chunks."""
 
-        def ask(db: sqlite3.Connection) -> list[tuple[E, Chunks]]:
+        def query(db: sqlite3.Connection) -> list[tuple[E, Chunks]]:
             found: list[tuple[E, Chunks]] = []
             if db.execute("select 1 from file limit 1").fetchone() is None:
                 return found
             wanted = {_key(file.disk): (file, _text(stamp)) for file, stamp in files if stamp}
             keys = list(wanted)
-            for at in range(0, len(keys), _ASK):
-                part = keys[at : at + _ASK]
+            for at in range(0, len(keys), _PER_QUERY):
+                part = keys[at : at + _PER_QUERY]
                 for path, stamp, packed in db.execute(_FIND.replace("?", ",".join("?" * len(part))), part):
                     file, now = wanted[path]
                     if stamp == now and packed:
                         found.append((file, [(name.hex(), size) for name, size in _CHUNK.iter_unpack(packed)]))
             return found
 
-        return self._try(ask) or []
+        return self._try(query) or []
 
-    def learn(self, path: str | Path, stamp: Stamp, chunks: Chunks) -> None:
-        """The stamp was the same before and after the file was read."""
+    def learn(self, path: str | Path, stamp: FileIdentity, chunks: Chunks) -> None:
+        """Remember a file's chunks. `stamp` must be the same before and after the file was read."""
         if time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) >= _RACY_NS:
             self._new.append((path, stamp, chunks))
             if len(self._new) >= _SAVE_AT:
                 self.save()
 
     def save(self) -> None:
-        """Write what was learnt, and forget what was not seen for three months."""
+        """Write new entries to disk, and delete those not written for three months."""
         with self._lock:
             learnt, self._new = self._new, []
         if not learnt:
@@ -119,7 +123,7 @@ class KnownFiles:
                     self._db.execute(_SCHEMA)
                 return work(self._db)
             except (sqlite3.Error, OSError, struct.error) as error:
-                logger.debug("The cache of hashed files %s is of no use: %s", self._path, error)
+                logger.debug("The cache of hashed files %s cannot be used: %s", self._path, error)
                 if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
                     self._discard()
                 return None
@@ -135,11 +139,11 @@ class KnownFiles:
 
 def _key(path: str | Path) -> bytes:
     name = os.fspath(path)
-    # Strings, because a Path object costs more than the question.
+    # Strings, because a Path object costs more than the query.
     return os.fsencode(name if name.startswith("/") else os.path.join(os.getcwd(), name))  # noqa: PTH109, PTH118
 
 
-def _text(stamp: Stamp) -> str:
+def _text(stamp: FileIdentity) -> str:
     return f"{_RULES}:{stamp.size}:{stamp.mtime_ns}:{stamp.ctime_ns}:{stamp.dev}:{stamp.ino}"
 
 

@@ -1,4 +1,4 @@
-"""Manifests: their canonical bytes, their id, and what a well-formed one keeps to."""
+"""Manifests: canonical bytes, id, and validation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shoal.store.hashing import MAX_CHUNK
 
 
 def manifest_id(manifest: Manifest) -> str:
-    """BLAKE3 of the canonical JSON: equal trees have equal ids, on every machine and in every version."""
+    """Return the BLAKE3 hash of the canonical JSON. Equal trees have equal ids on every machine and in every version."""
     return str(blake3(dump_manifest(manifest)).hexdigest())
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """Canonical JSON: files sorted by path, keys sorted, no spaces, UTF-8. These very bytes are hashed and stored."""
+    """Return the canonical JSON that is hashed and stored: files sorted by path, keys sorted, no spaces, UTF-8."""
     files = sorted(manifest.files, key=lambda f: f.path)
     try:
         return manifest.model_copy(update={"files": files}).model_dump_json().encode()
@@ -28,7 +28,7 @@ def dump_manifest(manifest: Manifest) -> bytes:
 
 
 def load_manifest(data: bytes) -> Manifest:
-    """Parse and check; anything else than a well-formed manifest is InvalidSpec."""
+    """Parse and validate a manifest; raise InvalidSpec if it is not well-formed."""
     try:
         return check_manifest(Manifest.model_validate_json(data))
     except ValidationError as error:
@@ -36,7 +36,7 @@ def load_manifest(data: bytes) -> Manifest:
 
 
 def check_manifest(manifest: Manifest) -> Manifest:
-    """Refuse what could not be written out as a tree: doubled paths, a file that is also a folder, sizes that do not add up."""
+    """Return a valid manifest; raise InvalidSpec for duplicate paths, a file that is also a folder, or wrong sizes."""
     if manifest.version != 1:
         raise InvalidSpec(
             f"This manifest has version {manifest.version}; this Shoal reads version 1.", hint="Upgrade Shoal."
@@ -63,7 +63,7 @@ def check_manifest(manifest: Manifest) -> Manifest:
 
 
 def chunk_hashes(manifest: Manifest) -> Iterator[str]:
-    """Every hash once, in file order."""
+    """Yield every chunk hash once, in file order."""
     seen: set[str] = set()
     for f in manifest.files:
         for c in f.chunks:

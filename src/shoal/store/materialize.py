@@ -1,4 +1,4 @@
-"""From a manifest to a tree: parallel, verified, and in place in one step or not at all. Never writes outside `dest`."""
+"""Writing of a manifest's tree: in parallel, verified, and visible in one step or not at all. Never writes outside `dest`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from shoal.core import system
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import Corrupt, InvalidSpec, NameTaken
 from shoal.store import hashing
-from shoal.store.crew import Crew
 from shoal.store.files import disk_errors, write_at
 from shoal.store.hashing import Data
+from shoal.store.io.adaptive_pool import AdaptivePool
 from shoal.store.manifest import check_manifest
 from shoal.store.pack import THREADS, Progress
 
 GetChunk = Callable[[str], bytes]
 GetMany = Callable[[Iterable[str]], Iterator[tuple[str, Data]]]
-"""Chunks by name, in any order; their bytes may be views of one larger piece of memory."""
+"""Function that yields chunks by hash, in any order. Their bytes may be views of a larger buffer."""
 Donor = Callable[[FileEntry], Path | None]
 
 _SMALL_GROUP = 64
 _PART = 4 << 20
-"""Bytes of a large file that are got and written together."""
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Bytes of a large file that are fetched and written together."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NOFOLLOW | system.CLOEXEC
+_FOLDER = os.O_RDONLY | system.DIRECTORY | system.NOFOLLOW | system.CLOEXEC
 
 
 def materialize(
@@ -50,9 +51,18 @@ def materialize(
 ) -> None:
     """Write the manifest's files to `dest`.
 
-    `dest` must not exist or be an empty folder; with `merge` it may hold other files, and ones of the same path are replaced.
-    `get` gives one chunk or, if `many`, several. `verify=False` when it has compared hashes itself. `read_only` leaves files 0444/0555 and folders 0555. `stamp_s`
-    is every file's mtime. `donor` names an existing file of the same content and mode to link to, if there is one.
+    Args:
+        manifest: The tree to write.
+        get: Returns one chunk by hash or, with `many`, yields several.
+        dest: Must not exist or be an empty folder, unless `merge`.
+        many: `get` takes several hashes.
+        verify: Compare every chunk with its hash; False if `get` has done so.
+        read_only: Give files mode 0444/0555 and folders 0555.
+        merge: `dest` may contain other files; files with the same path are replaced.
+        stamp_s: mtime of every file.
+        donor: Returns an existing file of the same content and mode to link to, or None.
+        threads: Threads that write.
+        progress: Called with the bytes just written.
     """
     check_manifest(manifest)
     dest = Path(dest)
@@ -61,18 +71,18 @@ def materialize(
         and (dest.is_symlink() or dest.exists())
         and (not dest.is_dir() or dest.is_symlink() or any(dest.iterdir()))
     ):
-        raise NameTaken(f"{dest} exists already.", hint="Give another place, or remove it first.")
+        raise NameTaken(f"{dest} exists already.", hint="Choose another destination, or remove it first.")
     with disk_errors(dest):
         dest.parent.mkdir(parents=True, exist_ok=True)
-        # Inside where it exists: that may be another disk than its parent.
+        # The temporary folder of a merge is inside `dest`, which may be on another disk than its parent.
         home = dest if merge and dest.exists() else dest.parent
         aside = home / f".{dest.name[:100]}.{secrets.token_hex(6)}.tmp"
         aside.mkdir(mode=0o700)
         try:
             style = _Style(verify, read_only, stamp_s, donor or (lambda _: None))
             get_many = cast(GetMany, get) if many else _one_by_one(cast(GetChunk, get))
-            crew = 1 if many else threads
-            with _Writer(aside, get_many, style, threads, progress or (lambda _: None), crew=crew) as writer:
+            workers = 1 if many else threads
+            with _Writer(aside, get_many, style, threads, progress or (lambda _: None), workers=workers) as writer:
                 writer.run(manifest)
             if home == dest:
                 _merge(manifest, aside, dest)
@@ -86,7 +96,7 @@ def materialize(
 
 
 def remove_tree(path: Path) -> None:
-    """rm -rf that also takes read-only folders."""
+    """Delete a tree, also read-only folders; errors are ignored."""
     for folder, _, _ in os.walk(path):
         Path(folder).chmod(0o700)
     shutil.rmtree(path, ignore_errors=True)
@@ -101,14 +111,14 @@ class _Style:
 
 
 class _Writer:
-    """Writes into a private new folder in which every folder is made by itself: no path can lead outside."""
+    """Writes into a new private folder and creates every subfolder itself, so that no path can lead outside."""
 
-    def __init__(self, root: Path, get_many: GetMany, style: _Style, threads: int, progress: Progress, *, crew: int):
+    def __init__(self, root: Path, get_many: GetMany, style: _Style, threads: int, progress: Progress, *, workers: int):
         self._root = str(root)
         self._get = get_many
         self._style = style
         self._progress = progress
-        self._threads, self._crew = threads, crew
+        self._threads, self._workers = threads, workers
         self._open: set[_Target] = set()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-write")
 
@@ -127,16 +137,16 @@ class _Writer:
             self._make(folder, made)
         small, large = self._sorted(manifest)
         groups = (small[at : at + _SMALL_GROUP] for at in range(0, len(small), _SMALL_GROUP))
-        crew = Crew(self._pool, (partial(self._small, group) for group in groups))
-        crew.start(self._crew)
+        small_files = AdaptivePool(self._pool, (partial(self._small, group) for group in groups))
+        small_files.start(self._workers)
         parts = (work for file in large for work in self._large(file))
-        running: set[Future[Any]] = crew.started()
+        running: set[Future[Any]] = small_files.started()
         for work in parts:
             if len(running) >= 4 * self._threads:
-                running = _one_less(running) | crew.started()
+                running = _wait_for_one(running) | small_files.started()
             running.add(self._pool.submit(work))
         while running:
-            running = _one_less(running) | crew.started()
+            running = _wait_for_one(running) | small_files.started()
         mode = 0o555 if self._style.read_only else 0o755
         for folder in sorted(made, reverse=True):
             Path(self._root, folder).chmod(mode)
@@ -148,7 +158,7 @@ class _Writer:
             made.add(folder)
 
     def _sorted(self, manifest: Manifest) -> tuple[list[FileEntry], list[FileEntry]]:
-        """Files of at most one chunk, and the others, less those that are linked."""
+        """Link files that have a donor; return the rest as files of at most one chunk, and larger ones."""
         small: list[FileEntry] = []
         large: list[FileEntry] = []
         for file in manifest.files:
@@ -199,7 +209,7 @@ class _Writer:
             yield partial(self._part, target, part)
 
     def _part(self, target: _Target, part: list[tuple[int, Chunk]]) -> None:
-        """Neighbouring chunks of a file, got together and written with as few calls as their order allows."""
+        """Fetch neighbouring chunks of a file together and write them with as few calls as possible."""
         places: dict[str, list[tuple[int, Chunk]]] = {}
         for offset, chunk in part:
             places.setdefault(chunk.hash, []).append((offset, chunk))
@@ -230,7 +240,7 @@ def _one_by_one(get: GetChunk) -> GetMany:
 
 
 def _parts(file: FileEntry) -> Iterator[list[tuple[int, Chunk]]]:
-    """(offset, chunk) of a file, in pieces of work of a few megabytes."""
+    """Yield lists of (offset, chunk) of a file, each of a few megabytes."""
     part: list[tuple[int, Chunk]] = []
     start = offset = 0
     for chunk in file.chunks:
@@ -244,7 +254,7 @@ def _parts(file: FileEntry) -> Iterator[list[tuple[int, Chunk]]]:
 
 
 class _Target:
-    """A file that several threads write; the last one closes it."""
+    """A file that several threads write. The last one closes it; `_lock` protects the count of unfinished parts."""
 
     def __init__(self, fd: int, left: int, close: Callable[[int], None]):
         self.fd = fd
@@ -262,8 +272,8 @@ class _Target:
 
 
 def _merge(manifest: Manifest, aside: Path, dest: Path) -> None:
-    """Rename files one by one into a folder that others may write to: never through a link."""
-    root = os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Rename files one by one into a folder that others may write to, never following a link."""
+    root = os.open(dest, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         for file in manifest.files:
             *folders, name = file.path.split("/")
@@ -286,8 +296,8 @@ def _merge(manifest: Manifest, aside: Path, dest: Path) -> None:
         os.close(root)
 
 
-def _one_less(running: set[Future[Any]]) -> set[Future[Any]]:
-    """Those that go on when one has ended, whose error is raised."""
+def _wait_for_one(running: set[Future[Any]]) -> set[Future[Any]]:
+    """Wait until one future is done; raise its error, or return those still running."""
     done, running = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         future.result()

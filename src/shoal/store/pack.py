@@ -1,6 +1,6 @@
-"""From files to a manifest: cut, hash on all cores, remember where each chunk lies. Memory stays flat for any size.
+"""Packing of files into a manifest: cut, hash on all cores, remember where each chunk is. Memory use is constant.
 
-Chunks are read again when they are sent; a file that changes meanwhile is noticed then, as it is while being hashed.
+Chunks are read again when they are sent. A file that changes is detected then, as it is while it is hashed.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from pathlib import Path
 
 from shoal.core.artifacts import Manifest, check_path
 from shoal.core.errors import InvalidSpec
+from shoal.store.file_identity import FileIdentity
 from shoal.store.files import read_exact
 from shoal.store.hasher import THREADS, Entry, Hashed, Hasher, Progress, Sink, changed, open_file
 from shoal.store.hashing import chunk_hash
 from shoal.store.ignore import Scan, scan
 from shoal.store.known import KnownFiles
-from shoal.store.stamp import Stamp
 
 
 @dataclass(slots=True)
 class PackedTree:
-    """A manifest and the way back to the bytes of its chunks."""
+    """A manifest, and where to read the bytes of its chunks."""
 
     manifest: Manifest
     skipped: list[str] = field(default_factory=list)
-    """One line per thing that was left out because it cannot travel (sockets, pipes, links to nowhere)."""
+    """One line per entry that was left out because it cannot be stored: sockets, pipes, broken links."""
     where: dict[str, tuple[str | Path, int, int]] = field(default_factory=dict)
-    """Hash → file, offset, size."""
+    """Hash → (file, offset, size)."""
     unread: set[str] = field(default_factory=set)
-    """Paths whose chunks were known from before."""
+    """Paths that were not read, because their chunks were known."""
 
     def read(self, name: str) -> bytes:
+        """Return a chunk's bytes from its file; raise Refused if the file has changed."""
         path, offset, size = self.where[name]
         fd = open_file(path)
         try:
@@ -54,9 +55,15 @@ def pack_tree(
     known: KnownFiles | None = None,
     progress: Progress | None = None,
 ) -> PackedTree:
-    """Pack a folder. `ignore=False` takes every file (datasets); a `scanned` of before saves listing it again.
+    """Pack a folder.
 
-    `known` saves reading files that are as they were at an earlier packing.
+    Args:
+        root: The folder.
+        ignore: Apply ignore files; False packs every file (datasets).
+        max_bytes, max_files: Limits of `scan`.
+        scanned: An earlier `scan` of the folder; saves listing it again.
+        known: Cache of hashed files; unchanged ones are not read.
+        progress: Called with the bytes just hashed.
     """
     found = scanned or scan(Path(root), ignore=ignore, max_bytes=max_bytes, max_files=max_files)
     entries = [Entry(f.path, f"{found.root}/{f.path}", f.executable, f.stamp) for f in found.files]
@@ -66,7 +73,7 @@ def pack_tree(
 
 
 def pack_files(files: Mapping[str, Path] | Iterable[Path], *, progress: Progress | None = None) -> PackedTree:
-    """Pack single files, each under its own name or under the path it is mapped from."""
+    """Pack single files, each under its own name or, in a mapping, under the path that is its key."""
     pairs = list(files.items()) if isinstance(files, Mapping) else [(Path(f).name, Path(f)) for f in files]
     seen: dict[str, Path] = {}
     for name, path in pairs:
@@ -87,16 +94,20 @@ def pack_entries(
     abort: Callable[[], None] = lambda: None,
     known: KnownFiles | None = None,
 ) -> PackedTree:
-    """The general form. `sink` is given every chunk's bytes as soon as they are hashed, from several threads.
+    """Pack any list of files; the other functions call this one.
 
-    Files that are `known` are not read, and the sink does not get them: their paths are in `PackedTree.unread`. `abort` is
-    called when all is over before its end, so that a sink that makes its callers wait lets them go.
+    Args:
+        entries: The files, each with its path in the manifest.
+        progress: Called with the bytes just hashed.
+        sink: Called with every chunk's bytes as soon as they are hashed, from several threads.
+        abort: Called at the first error, so that a sink that blocks its callers can release them.
+        known: Cache of hashed files. Unchanged ones are neither read nor passed to the sink; see `PackedTree.unread`.
     """
     by_path = {check_path(e.path): e for e in entries}
     if len(by_path) < len(entries):
         raise InvalidSpec("Two files were given for one path.")
-    found = [(e, e.stamp or _look(e.disk)) for e in entries]
-    made = known.look(found) if known else []
+    found = [(e, e.stamp or _stat(e.disk)) for e in entries]
+    made = known.find(found) if known else []
     if made and progress:
         progress(sum(size for _, chunks in made for _, size in chunks))
     unread = {e.path for e, _ in made}
@@ -107,17 +118,17 @@ def pack_entries(
     return _packed(made, unread)
 
 
-def _look(path: str | Path) -> Stamp | None:
-    """None where there is none: whoever opens it says why."""
+def _stat(path: str | Path) -> FileIdentity | None:
+    """Return a file's identity; None if it cannot be read. Opening it later raises the error."""
     try:
-        return Stamp.of(os.stat(path))  # noqa: PTH116  a third of the time of path.stat(), and there may be a million
+        return FileIdentity.of(os.stat(path))  # noqa: PTH116  three times as fast as path.stat(), for up to a million files
     except OSError:
         return None
 
 
 def _packed(made: list[Hashed], unread: set[str]) -> PackedTree:
     made.sort(key=lambda pair: pair[0].path)
-    # Validated at once, which is far quicker than making each without.
+    # One validation of everything is far faster than creating each object, even without validation.
     manifest = Manifest.model_validate(
         {
             "files": [

@@ -1,7 +1,7 @@
-"""A store in an S3-compatible bucket, through obstore (extra `s3`; imported only here).
+"""Store in an S3-compatible bucket, through obstore (extra `s3`; imported only here).
 
-`s3://bucket/prefix?endpoint=https://…&region=…`; credentials come from the environment (AWS_ACCESS_KEY_ID, …) or the machine's
-role, never from the URL.
+The URL is `s3://bucket/prefix?endpoint=https://…&region=…`. Credentials come from the environment (AWS_ACCESS_KEY_ID, …) or
+the machine's role, never from the URL.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
 
-from shoal.core.errors import Forbidden, InvalidSpec, MissingExtra, NotFound, Unreachable
+from shoal.core.errors import Forbidden, MissingExtra, NotFound, Unreachable
+from shoal.core.s3_url import parse_s3_url
 from shoal.store.blobs import Blob, Blobs
 from shoal.store.blobstore import BlobStore
 from shoal.store.hashing import Data
@@ -25,26 +25,27 @@ try:
     from obstore import exceptions
     from obstore.store import S3Store as Bucket
 except ImportError as error:
-    raise MissingExtra("S3 stores need the extra 's3'.", hint="pip install 'shoal[s3]'") from error
+    raise MissingExtra("S3 stores need the extra 's3'.", hint="pip install 'shoal-train[s3]'") from error
 
 _THREADS = 16
 _TRIES = 3
 _FIRST_WAIT_S = 0.2
-_PARAMETERS = frozenset({"endpoint", "region"})
 
 T = TypeVar("T")
 
 
 class S3Store(BlobStore):
-    """`index_path`: where to keep the pack index of this bucket between runs; without it, it is read again each time."""
+    """Store in a bucket. `index_path` keeps the pack index between runs; without it, the index is read again each time."""
 
     def __init__(self, url: str, *, index_path: Path | None = None, compress: bool = True, timeout_s: float = 30.0):
         blobs = S3Blobs(url, timeout_s=timeout_s)
-        # Listing is what S3 is slow at.
+        # Listing is slow on S3.
         super().__init__(blobs, index_path=index_path, compress=compress, look_again_s=300.0)
 
 
 class S3Blobs(Blobs):
+    """Blob storage in a bucket."""
+
     def __init__(self, url: str, *, timeout_s: float = 30.0):
         self.url = url
         self._bucket = _open(url, timeout_s)
@@ -53,7 +54,7 @@ class S3Blobs(Blobs):
     def put(self, items: Sequence[tuple[str, Sequence[Data]]]) -> None:
         def one(item: tuple[str, Sequence[Data]]) -> None:
             data = b"".join(item[1])
-            # One request, never multipart: an upload that is cut off then leaves no paid-for parts behind.
+            # One request, never multipart: an interrupted multipart upload leaves parts that cost money.
             self._retried(lambda: obstore.put(self._bucket, item[0], data, use_multipart=False))
 
         self._each(one, items)
@@ -116,7 +117,7 @@ class S3Blobs(Blobs):
         return list(self._pool.map(work, items))
 
     def _retried(self, work: Callable[[], T]) -> T:
-        """obstore tries again by itself where it knows the request to be safe; all of ours are."""
+        """Retry a request that failed. obstore retries only requests it knows to be safe, but all of ours are."""
         for attempt in range(_TRIES):
             try:
                 with _s3_errors(self.url):
@@ -129,22 +130,15 @@ class S3Blobs(Blobs):
 
 
 def _open(url: str, timeout_s: float) -> Bucket:
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    if parts.scheme != "s3" or not parts.hostname:
-        raise InvalidSpec(f"{url!r} is not an S3 URL: s3://bucket/prefix?endpoint=…&region=…")
-    if parts.username or parts.password or options.keys() - _PARAMETERS:
-        raise InvalidSpec(
-            "An S3 URL takes only 'endpoint' and 'region'; keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        )
+    place = parse_s3_url(url)
     timeout = timedelta(seconds=timeout_s)
     return Bucket(
-        parts.hostname,
-        prefix=parts.path.strip("/") or None,
-        **options,  # type: ignore[arg-type]
+        place.bucket,
+        prefix=place.prefix or None,
+        **place.options,  # type: ignore[arg-type]
         virtual_hosted_style_request=False,
         client_options={
-            "allow_http": options.get("endpoint", "").startswith("http://"),
+            "allow_http": (place.endpoint or "").startswith("http://"),
             "connect_timeout": timedelta(seconds=min(10.0, timeout_s)),
             "timeout": timeout,
         },
@@ -165,7 +159,7 @@ def _s3_errors(url: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise Forbidden(f"The S3 service refused the credentials for {url.partition('?')[0]}.") from error
     except exceptions.BaseError as error:
-        raise Unreachable(f"The S3 service does not answer properly: {_first_line(error)}") from error
+        raise Unreachable(f"The S3 service returned an error: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

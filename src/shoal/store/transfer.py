@@ -1,6 +1,12 @@
-"""Moving artifacts between this machine and a remote (an HTTP client or a store): parallel, resumable, in bounded memory.
+"""Transfer of artifacts between this machine and a remote (an HTTP client or a store): parallel, resumable, bounded memory.
 
-What travels is what `missing` says is not there, so a push that was interrupted goes on where it stopped.
+Only chunks that the remote reports as missing are sent, so an interrupted push continues where it stopped.
+
+Why it is safe: in a `_Sender`, `_lock` protects `_seen`, `_batch`, `_size` and `sent`. The hasher's threads call `add`; the
+semaphore `_room` limits the batches in memory and blocks them while the remote is slower. They wake every 0.1 s to see
+`_error`, which is only ever set from None to an error, so the race between two first errors is harmless. `finish` runs
+after all calls of `add` have returned. A crash at any time leaves complete chunks without a manifest, which the next push finds
+and a garbage collection would delete; nothing is visible before the caller commits the manifest.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from typing import Protocol, TypeVar
 from shoal.core.artifacts import Manifest
 from shoal.core.errors import ShoalError, TimedOut, Unreachable
 from shoal.store.backend import ChunkStore
+from shoal.store.batches import in_batches
 from shoal.store.blobstore import BlobStore
 from shoal.store.deposit import Deposit, Encoded
 from shoal.store.hashing import Data
@@ -28,15 +35,16 @@ from shoal.store.materialize import materialize
 from shoal.store.pack import Entry, PackedTree, Progress, pack_entries
 
 TRANSIENT = (Unreachable, TimedOut, ConnectionError, TimeoutError)
-"""Errors worth another try: the same request may succeed, and sending twice is harmless."""
+"""Errors after which a request is retried: it may succeed, and sending twice is harmless."""
 
-_ASK = 10_000
+_PER_REQUEST = 10_000
+"""Hashes per request to `missing`."""
 _BATCH_BYTES = 16 << 20
 _BATCH_COUNT = 512
 _DISK_BATCH_BYTES = 8 << 20
-"""What fits in with what else is at hand: to a disk of our own, a batch is no file of its own."""
+"""Bytes of a batch for a local store, where a batch is added to a growing file."""
 _STRAIGHT_BYTES = 2 << 20
-"""Chunks brought together that are a batch of their own on the way to our own disk."""
+"""Bytes of neighbouring chunks from which they are a batch of their own for a local store."""
 _THREADS = 4
 _DISK_THREADS = 2
 _TRIES = 6
@@ -46,24 +54,28 @@ T = TypeVar("T")
 
 
 class Remote(Protocol):
-    """The other side. May be used by several threads at once."""
+    """The other side of a transfer. Several threads may use it at the same time."""
 
-    def missing(self, hashes: Iterable[str]) -> set[str]: ...
-
-    def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
-        """Store chunks durably. Called again with the same ones after a TRANSIENT error."""
+    def missing(self, hashes: Iterable[str]) -> set[str]:
+        """Return the hashes that are not stored."""
         ...
 
-    def fetch(self, name: str) -> bytes: ...
+    def send(self, chunks: Iterable[tuple[str, Data]]) -> int:
+        """Store chunks durably. It is called again with the same chunks after a TRANSIENT error."""
+        ...
+
+    def fetch(self, name: str) -> bytes:
+        """Return the bytes of a chunk."""
+        ...
 
 
 def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = None, threads: int = _THREADS) -> int:
-    """Send the chunks the remote lacks; returns the bytes sent. `progress` counts all bytes, also those already there."""
+    """Send the chunks that the remote is missing; return the bytes sent. `progress` also counts bytes already stored."""
     report = progress or (lambda _: None)
     sizes = {c.hash: c.size for f in packed.manifest.files for c in f.chunks}
-    lacking = find_missing(remote, sizes)
-    report(packed.manifest.size - sum(sizes[h] for h in lacking))
-    batches = _batches([h for h in sizes if h in lacking], sizes)
+    missing = find_missing(remote, sizes)
+    report(packed.manifest.size - sum(sizes[h] for h in missing))
+    batches = _batches([h for h in sizes if h in missing], sizes)
 
     def send(batch: list[str]) -> int:
         todo = batch
@@ -71,12 +83,12 @@ def upload(packed: PackedTree, remote: Remote, *, progress: Progress | None = No
         def once() -> None:
             remote.send((h, packed.read(h)) for h in todo)
 
-        def ask_again() -> None:
+        def check_again() -> None:
             nonlocal todo
-            lacking = remote.missing(batch)
-            todo = [h for h in batch if h in lacking]
+            still_missing = remote.missing(batch)
+            todo = [h for h in batch if h in still_missing]
 
-        with_retries(once, before_retry=ask_again)
+        with_retries(once, before_retry=check_again)
         total = sum(sizes[h] for h in batch)
         report(total)
         return total
@@ -92,14 +104,14 @@ def push(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> tuple[PackedTree, int]:
-    """Pack and send in one pass over the files, each read once. Returns what was packed and how many bytes were sent.
+    """Pack and send files in one pass, reading each once; return the packed tree and the bytes sent.
 
-    Files `known` from an earlier push are not even read, unless the remote lacks something of them.
-    Commit the manifest next; should the remote then lack chunks (its collection took old ones it had), `upload` sends them.
+    Files that are `known` from an earlier push are not read, unless the remote is missing some of their chunks. The caller
+    commits the manifest next. If chunks are missing then, because the remote has collected old ones, call `upload`.
     """
     threads = threads or (_DISK_THREADS if isinstance(remote, LocalStore) else _THREADS)
     with _Sender(remote, threads) as sender:
-        packed = pack_entries(entries, progress=progress, sink=sender.take, abort=sender.abort, known=known)
+        packed = pack_entries(entries, progress=progress, sink=sender.add, abort=sender.abort, known=known)
         sender.finish()
     return packed, sender.sent + (upload(packed, remote, threads=threads) if packed.unread else 0)
 
@@ -114,7 +126,7 @@ def download(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the manifest's tree to `dest`: verified, and in place in one step (see materialize)."""
+    """Write the manifest's tree to `dest`, verified and visible in one step (see `materialize`)."""
     local = isinstance(remote, ChunkStore)
     materialize(
         manifest,
@@ -132,17 +144,17 @@ def download(
 
 
 def find_missing(remote: Remote, hashes: Iterable[str]) -> set[str]:
-    """`remote.missing`, in requests of a bounded size."""
+    """Return the hashes that the remote is missing, asked in requests of bounded size."""
     wanted = list(hashes)
     out: set[str] = set()
-    for at in range(0, len(wanted), _ASK):
-        part = wanted[at : at + _ASK]
+    for at in range(0, len(wanted), _PER_REQUEST):
+        part = wanted[at : at + _PER_REQUEST]
         out |= with_retries(lambda part=part: remote.missing(part))  # type: ignore[misc]
     return out
 
 
 def with_retries(work: Callable[[], T], *, before_retry: Callable[[], None] | None = None) -> T:
-    """Call until it succeeds, at most six times over about eight seconds; other errors than TRANSIENT pass at once."""
+    """Call `work` up to six times over about eight seconds. Errors other than TRANSIENT are raised immediately."""
     for attempt in range(_TRIES):
         try:
             if attempt and before_retry:
@@ -156,7 +168,7 @@ def with_retries(work: Callable[[], T], *, before_retry: Callable[[], None] | No
 
 
 def in_parallel(work: Callable[[list[str]], int], batches: Iterator[list[str]], threads: int) -> Iterator[int]:
-    """Results as they come; the first error (or Ctrl-C) stops what has not started and passes."""
+    """Yield results as they arrive. The first error (or Ctrl-C) cancels what has not started and is raised."""
     running: set[Future[int]] = set()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-transfer")
     try:
@@ -171,7 +183,7 @@ def in_parallel(work: Callable[[list[str]], int], batches: Iterator[list[str]], 
 
 
 class _Sender:
-    """Gathers chunks into batches and sends those the remote lacks. Blocks its callers when the remote is slower."""
+    """Collects chunks into batches and sends those the remote is missing. Blocks its callers when the remote is slower."""
 
     def __init__(self, remote: Remote, threads: int):
         self.sent = 0
@@ -194,13 +206,15 @@ class _Sender:
         self.abort()
         self._pool.shutdown(cancel_futures=True)
         if self._deposit:
-            with suppress(ShoalError, OSError):  # so that a later push goes on from here; what failed is known already
-                self._deposit.settle()
+            with suppress(
+                ShoalError, OSError
+            ):  # lets a later push continue from here; the first error is raised anyway
+                self._deposit.flush()
 
     def abort(self) -> None:
-        self._error = self._error or InterruptedError("The push was given up.")
+        self._error = self._error or InterruptedError("The push was cancelled.")
 
-    def take(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
+    def add(self, chunks: Sequence[tuple[str, memoryview]]) -> None:
         self._check()
         with self._lock:
             new = {name: data for name, data in chunks if name not in self._seen}
@@ -225,7 +239,7 @@ class _Sender:
         self._pool.shutdown()
         self._check()
         if self._deposit:
-            self._deposit.settle()
+            self._deposit.flush()
 
     def _submit(self, batch: list[tuple[str, Data]]) -> None:
         send = partial(self._send_once, batch)
@@ -253,8 +267,8 @@ class _Sender:
         if self._deposit:
             stored = self._deposit.put({name: (None, data) for name, data in batch})
             return sum(len(data) for name, data in batch if name in stored)
-        lacking = self._remote.missing([name for name, _ in batch])
-        todo = [(name, data) for name, data in batch if name in lacking]
+        missing = self._remote.missing([name for name, _ in batch])
+        todo = [(name, data) for name, data in batch if name in missing]
         if todo:
             self._remote.send(todo)
         return sum(len(data) for _, data in todo)
@@ -265,16 +279,7 @@ def _write(deposit: Deposit, encoded: list[Encoded], sizes: dict[str, int]) -> i
 
 
 def _batches(hashes: list[str], sizes: dict[str, int]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    total = 0
-    for name in hashes:
-        if batch and (total + sizes[name] > _BATCH_BYTES or len(batch) >= _BATCH_COUNT):
-            yield batch
-            batch, total = [], 0
-        batch.append(name)
-        total += sizes[name]
-    if batch:
-        yield batch
+    return in_batches(((name, sizes[name]) for name in hashes), max_bytes=_BATCH_BYTES, max_count=_BATCH_COUNT)
 
 
 __all__ = [

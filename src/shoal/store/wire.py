@@ -1,6 +1,6 @@
-"""Batches of chunks in one HTTP body: per chunk 32 bytes hash, 1 byte codec, 4 bytes length (big-endian), payload.
+"""Format of many chunks in one HTTP body: per chunk 32 bytes hash, 1 byte codec, 4 bytes length (big-endian), payload.
 
-Nothing is allocated before its length has been checked; a body that stops inside a frame is an error, not an end.
+Lengths are checked before memory is allocated. A body that ends inside a frame is an error.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from shoal.core.errors import Corrupt
-from shoal.store.buffers import Buffers
 from shoal.store.codec import PLAIN, decode, encode
 from shoal.store.hashing import MAX_CHUNK, Data, check_hash, verify
+from shoal.store.io.buffers import Buffers
 
 CONTENT_TYPE = "application/vnd.shoal.chunks"
 
 _HEADER = struct.Struct(">32sBI")
 HEAD_BYTES = _HEADER.size
-"""What a frame has beside its payload."""
+"""Bytes of a frame before its payload."""
 _BLOCK = 1 << 20
 WINDOW = 4 << 20
-"""Size of the buffers that `read_frames` likes best."""
+"""Preferred size of the buffers for `read_frames`."""
 
 
 class Readable(Protocol):
@@ -34,13 +34,13 @@ class Fillable(Protocol):
 
 
 def encode_frames(chunks: Iterable[tuple[str, Data]], *, compress: bool = True) -> Iterator[bytes]:
-    """The body, in pieces of about a megabyte. Each chunk is compressed where that pays."""
+    """Yield the body in pieces of about a megabyte. Each chunk is compressed if that pays."""
     stored = ((name, *encode(data, compress=compress)) for name, data in _bounded(chunks))
     return map(b"".join, frame_groups(stored, _BLOCK))
 
 
 def frame_pieces(chunks: Iterable[tuple[str, Data]]) -> Iterator[Data]:
-    """`encode_frames` without copying: heads and payloads as they are, for whoever sends many pieces at once."""
+    """Yield headers and payloads as separate pieces: `encode_frames` without copying, for vectored writes."""
     for name, data in _bounded(chunks):
         codec, payload = encode(data)
         yield _head(name, codec, payload)
@@ -48,7 +48,7 @@ def frame_pieces(chunks: Iterable[tuple[str, Data]]) -> Iterator[Data]:
 
 
 def frame_groups(stored: Iterable[tuple[str, int, Data]], size: int) -> Iterator[list[Data]]:
-    """The body of (hash, codec, payload): heads and payloads as they are, in groups of at least `size` bytes."""
+    """Yield the body of (hash, codec, payload) chunks as groups of pieces, each group of at least `size` bytes."""
     parts: list[Data] = []
     have = 0
     for name, codec, payload in stored:
@@ -62,9 +62,9 @@ def frame_groups(stored: Iterable[tuple[str, int, Data]], size: int) -> Iterator
 
 
 def decode_frames(body: Readable | Iterable[Data], *, check: bool = True) -> Iterator[tuple[str, bytes]]:
-    """(hash, plain bytes) for each frame of a body given as a file or as pieces of any size.
+    """Yield (hash, plain bytes) of each frame of a body, given as a file or as pieces of any size.
 
-    `check=False` leaves comparing hashes to the caller (a store's put compares anyway).
+    `check=False` leaves the comparison of hashes to the caller (a store's `put_many` does it anyway).
     """
     for name, codec, payload in view_frames(body):
         plain = decode(codec, payload)
@@ -74,7 +74,7 @@ def decode_frames(body: Readable | Iterable[Data], *, check: bool = True) -> Ite
 
 
 def view_frames(body: Readable | Iterable[Data]) -> Iterator[tuple[str, int, Data]]:
-    """(hash, codec, payload) for each frame, neither copied nor unpacked nor verified, for a store's `put_stored`."""
+    """Yield (hash, codec, payload) of each frame, not decoded or verified, for a store's `put_stored`."""
     source = _Pieces(body)
     while head := source.read(HEAD_BYTES, first=True):
         digest, codec, length = _HEADER.unpack(head)
@@ -84,7 +84,7 @@ def view_frames(body: Readable | Iterable[Data]) -> Iterator[tuple[str, int, Dat
 
 
 def read_frames(body: Fillable, buffers: Buffers) -> Iterator[tuple[str, Data]]:
-    """`decode_frames` of a body that is read straight into memory used again; chunks are views of that."""
+    """Yield (hash, plain bytes) of each frame, read directly into reusable buffers. Chunks are views of these."""
     room, rest = buffers.lend(WINDOW), 0
     while head := _exactly(body, memoryview(bytearray(HEAD_BYTES)), may_end=True):
         digest, codec, length = _HEADER.unpack(head)
@@ -122,7 +122,7 @@ def _head(name: str, codec: int, payload: Data) -> bytes:
 
 
 class _Pieces:
-    """Exact reads from a file or from an iterator of byte strings, holding one piece at a time."""
+    """Exact reads from a file or an iterator of byte strings, with one piece in memory at a time."""
 
     def __init__(self, body: Readable | Iterable[Data]):
         read = getattr(body, "read", None)
@@ -130,7 +130,7 @@ class _Pieces:
         self._rest = memoryview(b"")
 
     def read(self, size: int, *, first: bool = False) -> memoryview:
-        """Exactly `size` bytes; nothing at all only where `first` allows the body to end."""
+        """Return exactly `size` bytes; none at the end of the body, which is allowed only with `first`."""
         if size <= len(self._rest):
             out, self._rest = self._rest[:size], self._rest[size:]
             return out

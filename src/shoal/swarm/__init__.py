@@ -1,6 +1,7 @@
-"""Training one model together with machines that come and go: hivemind carries, Shoal decides.
+"""Training of one model by machines that may join and leave at any time.
 
-Runs beside training only. Importing this costs nothing; torch and hivemind load with the first name used.
+hivemind transports the data; Shoal decides when to average, with whom, and which state is the swarm's. Importing this
+package is cheap: torch and hivemind are loaded when the first name is used. The public names are `Optimizer` and `Settings`.
 """
 
 _PUBLIC = {"Optimizer": "shoal.swarm.optimizer", "Settings": "shoal.swarm.settings"}

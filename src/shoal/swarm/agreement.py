@@ -1,7 +1,7 @@
-"""Which state the swarm holds, out of what its peers say: the newest round some of them have, there the one most have. Pure.
+"""The decision which state is the swarm's: in the newest round that a quorum has reached, the state most peers hold. Pure.
 
-What a single peer says it holds moves nobody but where there are only two. Peers that nobody can download from vouch for
-states, but theirs is never the swarm's: the others could not follow.
+One peer alone moves nobody, except in a swarm of two. Peers that cannot be downloaded from count as witnesses of a state,
+but a state that only they hold is never chosen: the others could not get it.
 """
 
 from __future__ import annotations
@@ -16,42 +16,47 @@ from shoal.swarm.records import Progress
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in the life of a swarm. After a rollback rounds count on from an earlier one, and are newer all the same."""
+    """Position in a swarm's history. After a rollback the round number falls back, but the place is still newer."""
 
     rollbacks: int
     round: int
 
     @property
     def epoch(self) -> int:
-        """The same order in one number, for hivemind."""
+        """The place as one increasing number, for hivemind."""
         return (self.rollbacks << 32) + self.round
 
     @classmethod
     def at(cls, epoch: int) -> Place:
+        """Return the place of an epoch number."""
         return cls(epoch >> 32, epoch & 0xFFFFFFFF)
 
     @classmethod
     def of(cls, record: Progress) -> Place:
+        """Return the place of a peer's record."""
         return cls(record.rollbacks, record.round)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
+    """The state that the swarm has agreed on."""
+
     place: Place
     hash: str
     holders: tuple[Progress, ...]
-    """Those who have it, the ones that others can download from first."""
+    """Records of the peers that hold it, those that serve downloads first."""
 
 
 def quorum(peers: int) -> int:
-    """How many must be at a place before the others follow: more than a third."""
+    """Return how many peers must have reached a place before the others follow: more than a third."""
     return peers // 3 + 1
 
 
 def agreed(records: Iterable[Progress], *, besides: int = 0) -> Agreed | None:
-    """None where nobody has said what it holds. Whoever sees the same records comes to the same result.
+    """Return the state the swarm has agreed on; None if no record names a state.
 
-    `besides`: peers that count, though their records are not among these.
+    The result depends on the records only: peers that see the same records choose the same state. `besides` is the number
+    of peers that count for the quorum though their records are not among these.
     """
     known = _known(records)
     if not known:
@@ -64,14 +69,14 @@ def agreed(records: Iterable[Progress], *, besides: int = 0) -> Agreed | None:
     for record in known:
         if Place.of(record) == newest and record.state_hash is not None and record.state_hash in given:
             by_hash.setdefault(record.state_hash, []).append(record)
-    # A round everybody had whole beats one that was cut off; between equals, any rule will do that all follow.
+    # A completely averaged round wins over a partial one. The hash breaks ties: any rule works if all peers use the same.
     found = min(by_hash, key=lambda h: (-len(by_hash[h]), -max(r.averaged for r in by_hash[h]), h))
     holders = sorted(by_hash[found], key=lambda record: (not record.serves_state, record.peer))
     return Agreed(newest, found, tuple(holders))
 
 
 def vouched(state_hash: str, records: Iterable[Progress], *, besides: int = 0) -> Place | None:
-    """Where a state belongs that as many hold, or held a moment ago, as it takes to follow them; None: it may be anybody's."""
+    """Return the place of a state that a quorum holds or held recently; None if too few peers vouch for it."""
     known = _known(records)
     epochs = Counter(record.recent[state_hash] for record in known if state_hash in record.recent)
     if not epochs:
@@ -81,10 +86,10 @@ def vouched(state_hash: str, records: Iterable[Progress], *, besides: int = 0) -
 
 
 def is_astray(own: Progress, goal: Agreed, others: Sequence[Progress]) -> bool:
-    """Whether a peer that is further on than the goal has to go back to it.
+    """Check whether a peer that is ahead of the goal has to return to it.
 
-    It has, if it went on from something else than the others have (none of them knows what it holds, nor it what they do),
-    and they are too many to follow it, or cannot get its state.
+    It has to if its history is not the others' (they have never held its state, nor it theirs) and either a quorum holds
+    the goal or the others cannot download this peer's state.
     """
     is_known = any(own.state_hash in record.recent for record in others) or goal.hash in own.recent
     are_many = len(goal.holders) >= quorum(len(others) + 1)
@@ -94,8 +99,11 @@ def is_astray(own: Progress, goal: Agreed, others: Sequence[Progress]) -> bool:
 def count_beside(
     place: Place, state_hash: str, before: Iterable[str], records: Iterable[Progress], *, within_s: float, lag_s: float
 ) -> int:
-    """Peers that said not long ago that they hold this state, and those that said a moment ago that they hold one `before`
-    it, of the last round: their next word is on its way. Who died at an earlier place is not waited for."""
+    """Return how many peers are in this round or about to enter it.
+
+    Counted are peers that reported this state within `within_s`, and peers that reported a state of `before`, one round
+    earlier, within `lag_s`: their next report is on its way. A peer that died in an earlier round is not waited for.
+    """
     now, earlier = time.time(), set(before)
 
     def is_beside(record: Progress) -> bool:
@@ -107,7 +115,7 @@ def count_beside(
 
 
 def is_about_to_follow(record: Progress, place: Place, before: Container[str]) -> bool:
-    """Whether a peer was a round behind this place by its last word, on the same way: it holds one of the states `before`."""
+    """Check whether a peer's last report was one round behind this place, with one of the states `before` it."""
     is_behind = Place.of(record).epoch == place.epoch - 1 and record.state_hash in before
     return is_behind and record.state != "leaving"
 
@@ -117,5 +125,5 @@ def _known(records: Iterable[Progress]) -> list[Progress]:
 
 
 def _givers(known: list[Progress]) -> list[Progress]:
-    """Those that others can download from; all, where there is none."""
+    """Return the records of peers that serve downloads; all records if none does."""
     return [record for record in known if record.serves_state] or known

@@ -1,4 +1,4 @@
-"""The keeper's checkpoints: the state the swarm agrees on, downloaded from a peer beside everything else, proven, kept."""
+"""Checkpoints of the coordinator: it downloads the agreed state from a peer in the background, verifies and stores it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.swarm import KeeperOrder
-from shoal.swarm import snapshots
+from shoal.core.swarm import CoordinatorSettings
+from shoal.swarm import states as state_folders
 from shoal.swarm.agreement import Agreed, agreed
+from shoal.swarm.averaging.wire import State
 from shoal.swarm.monitor import typical_loss
 from shoal.swarm.outer import MODEL, fingerprint_of
 from shoal.swarm.records import Progress
-from shoal.swarm.sources import ask_peers
-from shoal.swarm.wire import State
+from shoal.swarm.sources import request_state
 
 logger = logging.getLogger(__name__)
 
@@ -25,28 +25,34 @@ _RETRY_S = 10.0
 
 
 class Archive:
-    def __init__(self, order: KeeperOrder, dht: Any):
-        self._order, self._dht = order, dht
-        self._folder = Path(order.folder)
-        self._newest = _round_of(Path(order.snapshot)) if order.snapshot else None
+    """Folder of a swarm's checkpoints."""
+
+    def __init__(self, settings: CoordinatorSettings, dht: Any):
+        self._settings, self._dht = settings, dht
+        self._folder = Path(settings.folder)
+        self._newest = _round_of(Path(settings.snapshot)) if settings.snapshot else None
         self._kept_at = time.monotonic()
         self._tried_at = float("-inf")
         self._wanted = False
         self._asked: tuple[Agreed, float | None, Any] | None = None
 
     def want(self) -> None:
-        """A checkpoint of the present state, as soon as can be."""
+        """Request a checkpoint of the current state as soon as possible."""
         self._wanted = True
         self._tried_at = float("-inf")
 
     def advance(self, records: Mapping[str, Progress]) -> list[dict[str, Any]]:
-        """Begin, look after, or end a download; events of checkpoints that are there."""
+        """Start a download if a checkpoint is due, or finish a running one; return events of new checkpoints."""
         if self._asked is not None:
             return self._end() if self._asked[2].done() else []
         goal = agreed(records.values())
         if goal is not None and self._is_due(goal):
             self._tried_at = time.monotonic()
-            self._asked = (goal, typical_loss(records.values()), ask_peers(self._dht, self._order.ticket.run_id, goal))
+            self._asked = (
+                goal,
+                typical_loss(records.values()),
+                request_state(self._dht, self._settings.ticket.run_id, goal),
+            )
         return []
 
     def _is_due(self, goal: Agreed) -> bool:
@@ -55,7 +61,7 @@ class Archive:
             return False
         if self._wanted or self._newest is None or round_ < self._newest:
             return True
-        return round_ - self._newest >= self._order.every_rounds or now - self._kept_at >= self._order.every_s
+        return round_ - self._newest >= self._settings.every_rounds or now - self._kept_at >= self._settings.every_s
 
     def _end(self) -> list[dict[str, Any]]:
         assert self._asked is not None  # noqa: S101
@@ -63,20 +69,20 @@ class Archive:
         try:
             state: State | None = asked.result(timeout=0)
             if state is None:
-                logger.warning("nobody gave the state of round %d", goal.place.round)
+                logger.warning("no peer sent the state of round %d", goal.place.round)
                 return []
             folder = self._folder / f"round-{goal.place.round:012}"
-            path = snapshots.write(folder, state, loss=loss, fingerprint=_fingerprint(state))
+            path = state_folders.write(folder, state, loss=loss, fingerprint=_fingerprint(state))
         except Exception as error:
-            # Of the network, of another process or of the disk: the swarm goes on, and it is tried again.
-            logger.warning("round %d could not be kept: %s: %s", goal.place.round, type(error).__name__, error)
+            # Network, other process or disk: training continues, and the checkpoint is tried again.
+            logger.warning("round %d could not be saved: %s: %s", goal.place.round, type(error).__name__, error)
             return []
         self._newest, self._kept_at, self._wanted = goal.place.round, time.monotonic(), False
         self._drop_old()
         return [{"event": "checkpoint", "path": str(path), "round": goal.place.round, "hash": state.hash, "loss": loss}]
 
     def _drop_old(self) -> None:
-        for old in sorted(self._folder.glob("round-*"), key=lambda path: path.stat().st_mtime)[: -self._order.keep]:
+        for old in sorted(self._folder.glob("round-*"), key=lambda path: path.stat().st_mtime)[: -self._settings.keep]:
             shutil.rmtree(old, ignore_errors=True)
 
 

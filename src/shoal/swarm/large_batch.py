@@ -1,6 +1,7 @@
-"""Large-batch training: hivemind's optimizer in its synchronous mode behind the same few calls as `rounds`.
+"""Large-batch training: hivemind's optimizer in synchronous mode, with the same methods as `shoal.swarm.rounds.Rounds`.
 
-Gradients are gathered until the swarm has seen a batch, averaged, and one step is made by all. A round is a step.
+Gradients are accumulated until the swarm has seen a batch; then they are averaged and all peers make one step. One round is
+one step.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
-from shoal.swarm.codec import make_codec
-from shoal.swarm.links import enter, peer_of, say_good_bye
-from shoal.swarm.peer import addresses, keep_interrupt, settle_in
+from shoal.swarm.averaging.averagers import guarded
+from shoal.swarm.averaging.codec import make_codec
+from shoal.swarm.links import enter, peer_of, shut_down
+from shoal.swarm.peer import addresses, keep_interrupt, tie_to_parent
 from shoal.swarm.records import Progress
-from shoal.swarm.reducing import guarded
+from shoal.swarm.round_stats import RoundStats
 from shoal.swarm.schedule import Schedule
 from shoal.swarm.settings import Settings
-from shoal.swarm.tally import Tally
 from shoal.swarm.watch import Watch
 
 hivemind: Any = import_module("hivemind")
@@ -31,15 +32,15 @@ T = TypeVar("T")
 
 
 class LargeBatch:
-    """One peer's part in a swarm. `optimizer` is stepped when the swarm has a batch, by whoever calls `step`."""
+    """One peer's part in a large-batch swarm. The optimizer is stepped inside `step` when the swarm has a full batch."""
 
     def __init__(self, settings: Settings, optimizer: Any, scheduler: Any = None):
         self._settings, self._optimizer = settings, optimizer
         self._left = False
         self.stopped = False
-        self.tally = Tally()
+        self.stats = RoundStats()
         self._schedule = Schedule(scheduler) if scheduler is not None else None
-        self._dht, book = enter(settings)
+        self._dht, dht_records = enter(settings)
         self._peer, self._p2p = peer_of(settings, self._dht), str(self._dht.peer_id)
         patience = {"request_timeout": min(3.0, settings.matchmaking_s / 2)}
         with _owned_averagers(), keep_interrupt():
@@ -68,32 +69,37 @@ class LargeBatch:
             )
         self._catch_up()
         self._behind_since = time.monotonic()
-        self._watch = Watch(book, self._describe, every_s=max(1.0, settings.refresh_s))
+        self._watch = Watch(dht_records, self._describe, every_s=max(1.0, settings.refresh_s))
         self._watch.start()
-        self._watch.tell()
+        self._watch.notify()
 
     @property
     def round(self) -> int:
+        """Number of global steps made."""
         return int(self._inner.local_epoch)
 
     @property
     def global_step(self) -> int:
+        """The same as `round`."""
         return self.round
 
     @property
     def samples(self) -> int:
+        """Samples that the swarm has trained on."""
         return self.round * self._settings.target_batch_size
 
     @property
     def num_peers(self) -> int:
+        """Peers in the swarm at the last read of the records, with this one."""
         return 1 + sum(r.peer != self._peer and r.state != "leaving" for r in self._watch.records.values())
 
     @property
     def address(self) -> list[str]:
+        """Addresses at which peers reach this one: their `initial_peers`."""
         return addresses(self._dht)
 
     def step(self, inner_step: Callable[[], T], samples: int) -> T | None:
-        """`inner_step` is not called while the peer belongs to the swarm: hivemind steps the optimizer itself."""
+        """Add the gradients of `samples` samples. hivemind steps the optimizer; `inner_step` is called only after `leave`."""
         if self._left:
             return inner_step()
         before = self.round
@@ -102,25 +108,27 @@ class LargeBatch:
             own.update({name: value for name, value in given.items() if name != "params"})  # as schedulers set them
         self._inner.step(batch_size=samples)
         self._keep_up()
-        self.tally.add(samples)
-        if self._watch.order is not None:
-            self.stopped = self._watch.order.stop
+        self.stats.add(samples)
+        if self._watch.commands is not None:
+            self.stopped = self._watch.commands.stop
         if self.round != before:
-            self.tally.close(None, 0.0)
-            self._watch.tell()
+            self.stats.close(None, 0.0)
+            self._watch.notify()
             if self._schedule is not None:
                 self._schedule.follow(self.round)
         return None
 
     def note(self, loss: float) -> None:
-        self.tally.note(loss)
+        """Record the loss of the last step, for the swarm's statistics."""
+        self.stats.note(loss)
 
     def leave(self) -> None:
+        """Announce that this peer leaves and end its processes."""
         if self._left:
             return
         self._left = True
         self._watch.close()
-        say_good_bye(
+        shut_down(
             (self._watch.publish, self._inner.shutdown, self._dht.shutdown),
             (self._inner.state_averager, self._inner.grad_averager, self._dht),
         )
@@ -129,11 +137,11 @@ class LargeBatch:
         return {"round": self.round}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Model and optimizer have been loaded; the swarm goes on from their round unless it is already further."""
+        """Continue from the saved round unless the swarm is further. Model and optimizer are loaded by the caller."""
         self._inner.state_averager.local_epoch = max(self.round, int(saved["round"]))
 
     def _describe(self) -> Progress:
-        """Without a hash: the state of this way to train is hivemind's own."""
+        """Return this peer's record. It has no state hash, because hivemind manages the state in this mode."""
         return Progress(
             peer=self._peer,
             name=self._settings.peer_name,
@@ -141,11 +149,14 @@ class LargeBatch:
             round=self.round,
             samples_per_s=float(self._inner.tracker.performance_ema.samples_per_second),
             state="leaving" if self._left else "training",
-            **self.tally.told(),
+            **self.stats.published(),
         )
 
     def _catch_up(self) -> None:
-        """Begin with the swarm's state: hivemind asks every peer once, and begins anew where each is busy or slow to answer."""
+        """Load the swarm's state, retrying for `averaging_s`.
+
+        hivemind asks each peer once and starts from scratch if all of them are busy or slow.
+        """
         deadline = time.monotonic() + self._settings.averaging_s
         self._inner.load_state_from_peers()
         while self.round + 1 < self._inner.tracker.global_epoch and time.monotonic() < deadline:
@@ -153,7 +164,7 @@ class LargeBatch:
             self._inner.load_state_from_peers()
 
     def _keep_up(self) -> None:
-        """hivemind reloads only what is two rounds behind; a late peer then stays one behind for ever."""
+        """Reload the state if this peer stays one round behind; hivemind reloads only from two rounds on."""
         now = time.monotonic()
         if self._inner.tracker.global_epoch <= self.round:
             self._behind_since = now
@@ -163,18 +174,18 @@ class LargeBatch:
 
 
 def _placed(optimizer: Any, settings: Settings) -> dict[str, Any]:
-    """hivemind's options that say where the optimizer is and when it steps. It makes those it moves to the CPU itself."""
+    """Return hivemind's options for where the optimizer runs and when it steps. An offloaded one is rebuilt by hivemind."""
     if not (settings.offload or settings.delayed):
         return {"optimizer": optimizer}
 
-    def like_it(groups: Any) -> Any:
+    def rebuild(groups: Any) -> Any:
         made = copy.copy(optimizer)
         made.state, made.param_groups = defaultdict(dict), [dict(group) for group in groups]
         return made
 
     return {
         "params": optimizer.param_groups,
-        "optimizer": like_it,
+        "optimizer": rebuild,
         "offload_optimizer": True,
         "delay_optimizer_step": settings.delayed,
         "delay_grad_averaging": settings.delayed,
@@ -183,11 +194,11 @@ def _placed(optimizer: Any, settings: Settings) -> dict[str, Any]:
 
 @contextmanager
 def _owned_averagers() -> Iterator[None]:
-    """While this lasts, averagers that hivemind starts die with this process."""
+    """Tie the averagers that hivemind starts inside this context to this process, so that they end with it."""
     start = hivemind.DecentralizedAverager.run
 
     def run(averager: Any) -> None:
-        settle_in(averager._parent_pid)
+        tie_to_parent(averager._parent_pid)
         start(averager)
 
     hivemind.DecentralizedAverager.run = run

@@ -1,4 +1,4 @@
-"""When the swarm's loss explodes, and which round's state was the last good one. Pure: the keeper and every peer feed it."""
+"""Detection of an exploding loss, and of the last round whose state was good. Pure: the coordinator feeds it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import math
 from collections import deque
 from typing import Literal
 
-from shoal.swarm.robust import middle
+from shoal.swarm.averaging.robust import middle
 
 Verdict = Literal["ok", "explode"]
 
 
 class LossWatch:
-    """A loss well above the best the swarm has held is suspicious; several in a row, one far above, or no number explode.
+    """Judge of a swarm's loss, round by round.
 
-    Suspicious losses teach it nothing: a run that creeps upwards is measured against what it once was.
+    A loss well above the best median so far is suspicious. Several suspicious losses in a row, one far above, or one that is
+    not finite mean "explode". Suspicious losses do not change the reference, so a slow rise is detected as well.
     """
 
     def __init__(self, *, above: float = 0.5, far: float = 2.0, patience: int = 2, window: int = 10):
         self._above, self._far = above, far
-        """How much above the best median, as a share of it: suspicious, and more than anybody need see twice."""
+        """Shares above the best median: from the first a loss is suspicious, from the second it explodes at once."""
         self._patience = patience
         self._recent: deque[float] = deque(maxlen=window)
         self._best = math.inf
         self._streak = 0
         self.good_round: int | None = None
-        """The newest round whose state was trained on with a loss that was ok."""
+        """Newest round whose state led to an unsuspicious loss."""
 
     def feed(self, loss: float, round_: int | None = None) -> Verdict:
-        """`loss`: the mean over a round that started from the state of `round_`."""
+        """Add the mean loss of a round that started from the state of `round_`, and return the verdict."""
         if not math.isfinite(loss):
             return "explode"
         if self._is_above(loss, self._above):
@@ -42,7 +43,7 @@ class LossWatch:
         return "ok"
 
     def rolled_back(self) -> None:
-        """The swarm is at `good_round` again: what was learnt holds, the streak does not."""
+        """Forget the suspicious losses in a row, after the swarm has returned to `good_round`."""
         self._streak = 0
 
     def _is_above(self, loss: float, share: float) -> bool:

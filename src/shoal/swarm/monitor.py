@@ -1,4 +1,4 @@
-"""A swarm in numbers, out of what its peers signed. Pure: records in, events out."""
+"""Statistics of a swarm from the records of its peers. Pure: records in, events out."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.swarm.agreement import Place
+from shoal.swarm.averaging.robust import middle
 from shoal.swarm.records import Progress
-from shoal.swarm.robust import middle
 
 SETTLE_S = 3.0
-"""How long a round waits for the peers that have not told of it yet."""
+"""Seconds that a round waits for the reports of late peers."""
 
 
 def totals(records: Iterable[Progress]) -> dict[str, float]:
-    """As collaborative training has always counted: loss is Σloss/Σmini_steps, and missing while nobody made a step."""
+    """Return the totals over all peers, under the names that hivemind's monitors use.
+
+    The loss is Σloss/Σmini_steps; it is missing while no peer has made a step.
+    """
     known = list(records)
     steps = sum(record.mini_steps for record in known)
     loss = {"loss": sum(record.loss for record in known) / steps} if steps else {}
@@ -29,36 +32,40 @@ def totals(records: Iterable[Progress]) -> dict[str, float]:
 
 
 def typical_loss(records: Iterable[Progress]) -> float | None:
-    """What one peer claims cannot move it: the median over the peers. A loss that is not a number is the worst there is."""
+    """Return the median of the peers' mean losses, which one peer cannot move. A loss that is not finite counts as infinite."""
     means = [record.loss / record.mini_steps for record in records if record.mini_steps]
     return middle([mean if math.isfinite(mean) else math.inf for mean in means]) if means else None
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A round that all who were to have told of."""
+class FinishedRound:
+    """A finished round: all training peers have reported it, or their time is over."""
 
     place: Place
     records: tuple[Progress, ...]
-    """Of those who finished it."""
+    """Records of the peers that finished it."""
     event: dict[str, Any]
 
 
 class Monitor:
+    """Builder of the coordinator's progress and round events."""
+
     def __init__(self) -> None:
         self._settled: Place | None = None
         self._awaited: tuple[Place, float, tuple[Progress, ...]] | None = None
-        """The round that waits for its peers: since when, and the records of those who are there."""
+        """Round that still waits for reports, the time since when, and the records so far."""
         self._bytes: dict[str, int] = {}
         self._metrics: dict[str, float] = {}
-        self._told: Place | None = None
+        self._metrics_place: Place | None = None
 
     def progress(self, records: Mapping[str, Progress]) -> dict[str, Any]:
-        """Sums change when the newest round does, as the peers' own do; who is there and how fast, at once."""
+        """Return a progress event. Its loss is the median of the peers' losses, which no single peer can move. Loss and samples change when a new round begins; peers and their speed change at once."""
         there = [record for record in records.values() if record.state != "leaving"]
         place, present = newest(there), totals(there)
-        if place != self._told or "loss" not in self._metrics:
-            self._told, self._metrics = place, present
+        if (usual := typical_loss(there)) is not None:
+            present["loss"] = usual
+        if place != self._metrics_place or "loss" not in self._metrics:
+            self._metrics_place, self._metrics = place, present
         return {
             "event": "progress",
             "round": place.round if place else 0,
@@ -71,8 +78,11 @@ class Monitor:
             "peers": [_row(records[peer]) for peer in sorted(records)],
         }
 
-    def settle(self, records: Mapping[str, Progress], now: float) -> list[Settled]:
-        """Each round once: when everybody in training has finished it, when the others have had their time, or with the next."""
+    def finished_rounds(self, records: Mapping[str, Progress], now: float) -> list[FinishedRound]:
+        """Return the rounds that have just finished; each is returned once.
+
+        A round is finished when all training peers have reported it, after SETTLE_S, or when the next round begins.
+        """
         place = newest(record for record in records.values() if record.mini_steps)
         if place is None or (self._settled is not None and place.epoch <= self._settled.epoch):
             return []
@@ -87,11 +97,11 @@ class Monitor:
             found.append(self._close())
         return found
 
-    def _close(self) -> Settled:
+    def _close(self) -> FinishedRound:
         assert self._awaited is not None  # noqa: S101
         (place, _, there), self._awaited = self._awaited, None
         self._settled = place
-        return Settled(place, there, self._round(place, there))
+        return FinishedRound(place, there, self._round(place, there))
 
     def _round(self, place: Place, records: tuple[Progress, ...]) -> dict[str, Any]:
         sent = 0
@@ -113,15 +123,17 @@ class Monitor:
 
 
 def newest(records: Iterable[Progress]) -> Place | None:
+    """Return the newest place among the records, or None."""
     return max((Place.of(record) for record in records), key=lambda place: place.epoch, default=None)
 
 
 def finite(value: float | None) -> float | None:
+    """Return the value if it is finite, else None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _row(record: Progress) -> dict[str, Any]:
-    """A peer's line in the table of contributions."""
+    """Return a peer's row in the table of contributions."""
     shown = record.model_dump(
         include={"peer", "name", "samples_per_s", "mini_steps", "bytes_in", "bytes_out", "round", "state"}
     )

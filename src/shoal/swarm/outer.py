@@ -1,4 +1,4 @@
-"""The model as all peers agree on it, and the outer step that moves it once a round. No network here."""
+"""The model that all peers agree on, and the outer step that changes it once per round. No network here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import Refused
-from shoal.swarm.codec import on_grid
+from shoal.swarm.averaging.codec import on_grid
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ MOMENTUM = "outer/momentum/"
 
 
 class Outer:
-    """Keeps the agreed values ("anchor") as one flat vector on the CPU: parameters that are trained, then float buffers."""
+    """The agreed values ("anchor") as one flat CPU vector: first the trained parameters, then the float buffers."""
 
     def __init__(self, model: Any, *, lr: float, momentum: float, feeds_back: bool):
         self._lr, self._mu, self._feeds_back = lr, momentum, feeds_back
@@ -28,15 +28,15 @@ class Outer:
         self._named = {**trained, **floats}
         self._sizes = [value.numel() for value in self._named.values()]
         self.trained = sum(value.numel() for value in trained.values())
-        """How many of the flat values belong to parameters."""
+        """Number of values in the vector that belong to trained parameters."""
         self._num_trained = len(trained)
         self.anchor: Any = self._read()
         self.velocity: Any = torch.zeros(self.trained)
         self.residual: Tensor = torch.zeros_like(self.anchor)
-        """What rounding has kept back from others so far."""
+        """Rounding error not yet sent to the others; it is added to the next update."""
 
     def update(self) -> Tensor:
-        """What was learnt since the last round, as it will be sent; what that leaves out is kept for the next one."""
+        """Return the change since the last round, rounded as it will be sent. `sent` then stores the rounding error."""
         whole: Tensor = self.anchor - self._read() + self.residual
         if not self._feeds_back:
             return whole
@@ -45,14 +45,15 @@ class Outer:
         return sent
 
     def sent(self) -> None:
-        """The others have got what `update` gave."""
+        """Keep the rounding error of the last `update`, because the others have received that update."""
         if self._feeds_back:
             self.residual = self._kept_back
 
     def apply(self, average: Tensor) -> None:
-        """Nesterov's step along the averaged update; buffers become the average itself.
+        """Make a Nesterov step along the averaged update and write the result into the model. Buffers take the average.
 
-        One plain operation at a time: fused ones round differently on different processors, and all peers must agree.
+        The operations are separate on purpose: fused ones round differently on different processors, and all peers must get
+        identical values.
         """
         along, apart = average[: self.trained], average[self.trained :]
         self.velocity = self.velocity * self._mu + along
@@ -61,20 +62,20 @@ class Outer:
         self.write()
 
     def write(self) -> None:
-        """Into the model."""
+        """Copy the agreed values into the model."""
         with torch.no_grad():
             for value, part in zip(self._named.values(), self.anchor.split(self._sizes), strict=True):
                 value.copy_(part.view(value.shape))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copies of everything a peer that comes later needs, by name."""
+        """Return copies of all tensors that a joining peer needs, by name."""
         parts = zip(self._named.items(), self.anchor.split(self._sizes), strict=True)
         found = {MODEL + name: part.clone().view(value.shape) for (name, value), part in parts}
         moved = zip(list(self._named.items())[: self._num_trained], self._split_trained(), strict=True)
         return found | {MOMENTUM + name: part.clone().view(value.shape) for (name, value), part in moved}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave elsewhere, model included. Nothing is changed unless all of it fits."""
+        """Load the `tensors()` of another peer, into the model as well; raise Refused and change nothing if they do not fit."""
         problem = self.misfit(tensors)
         if problem is not None:
             raise Refused(f"The state of the swarm does not fit this script's model: {problem}.")
@@ -85,12 +86,12 @@ class Outer:
         self.write()
 
     def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """Why these tensors are not a state of this model."""
+        """Return why the tensors are not a state of this model; None if they are."""
         wanted = {MODEL + name: value for name, value in self._named.items()}
         wanted |= {MOMENTUM + name: self._named[name] for name in self._trained_names()}
         for name, value in wanted.items():
             if name not in tensors:
-                return f"{name} is not in it"
+                return f"{name} is missing"
             if tensors[name].shape != value.shape:
                 return f"{name} has shape {list(tensors[name].shape)} there and {list(value.shape)} here"
             if not torch.isfinite(tensors[name]).all():
@@ -99,7 +100,7 @@ class Outer:
 
     @property
     def fingerprint(self) -> str:
-        """Of names and shapes: peers with another one train another model."""
+        """Hash of parameter names and shapes. Peers with different ones train different models."""
         return fingerprint_of((name, value.shape) for name, value in self._named.items())
 
     def _read(self) -> Any:
@@ -114,14 +115,15 @@ class Outer:
 
 
 def fingerprint_of(shapes: Iterable[tuple[str, Any]]) -> str:
+    """Return the hash of parameter names and shapes."""
     about = "\n".join(f"{name} {list(shape)}" for name, shape in shapes)
     return hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
 
 
 def _split(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Trained parameters and float buffers, by name; a list of parameters goes by its numbers.
+    """Return the trained parameters and the float buffers by name; parameters of a list are named by their index.
 
-    Counters are left out: each peer counts its own steps, and the state of all must be the same.
+    Integer buffers are left out: they count this peer's own steps, and the state must be equal on all peers.
     """
     if not isinstance(model, torch.nn.Module):
         params: Iterable[Any] = model

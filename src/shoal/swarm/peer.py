@@ -1,4 +1,4 @@
-"""This machine in the swarm's network: hivemind's DHT process and its p2p daemon, which live no longer than we do."""
+"""This machine's connection to the swarm: hivemind's DHT process and its p2p daemon. Both end when our process ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from shoal.agent.inner import prctl
+from shoal.agent.workers.parent import prctl
 from shoal.core.errors import MissingExtra, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -25,11 +25,13 @@ _RETRY_S = 2.0
 
 
 def load_hivemind() -> Any:
+    """Import hivemind; raise MissingExtra with the pip command if it is not installed."""
     try:
         return import_module("hivemind")
     except ImportError as error:
         raise MissingExtra(
-            f"Training in a swarm needs hivemind, which cannot be loaded: {error}.", hint="pip install 'shoal[swarm]'"
+            f"Training in a swarm needs hivemind, which cannot be loaded: {error}.",
+            hint="pip install 'shoal-train[swarm]'",
         ) from error
 
 
@@ -43,9 +45,10 @@ def start_dht(
     record_validators: Sequence[Any] = (),
     timeout_s: float = 60.0,
 ) -> Any:
-    """A running hivemind.DHT. Call it from the main thread: its processes die with the thread that started them.
+    """Start and return a hivemind.DHT.
 
-    The daemon refuses to start while none of its first peers answers, so that is tried again until the time is over.
+    Call it from the main thread: the kernel kills its processes when the thread that started them ends. The daemon does not
+    start while none of `initial_peers` answers, so this retries for `timeout_s` and then raises Unreachable.
     """
     load_hivemind()
     kind = import_module("shoal.swarm.processes").OwnedDHT
@@ -67,31 +70,31 @@ def start_dht(
             if time.monotonic() + _RETRY_S > deadline:
                 raise Unreachable(
                     f"No peer of the swarm answers at {', '.join(initial_peers) or 'any address'}: {error}",
-                    hint="see what is in the way with: shoal swarm doctor",
+                    hint="find the cause with: shoal swarm doctor",
                 ) from error
             logger.info("shoal: the swarm does not answer yet (%s); trying again", error)
             time.sleep(_RETRY_S)
 
 
 def addresses(dht: Any) -> list[str]:
-    """Where other peers can reach this one: nowhere, if it only connects to others."""
+    """Return the addresses at which peers can reach this one; none in client mode."""
     return [] if dht.client_mode else [str(address) for address in dht.get_visible_maddrs()]
 
 
-def settle_in(parent: int) -> None:
-    """For a process just forked by `parent`: signals are no longer the script's, and it ends when the script does."""
+def tie_to_parent(parent: int) -> None:
+    """Prepare a process just forked by `parent`: reset the script's signal handlers and end when the parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with(parent)
 
 
 def own_subprocesses() -> None:
-    """In this process, whatever asyncio starts from now on is killed when the thread that started it is gone."""
+    """Patch asyncio in this process so that its subprocesses are killed when the thread that started them ends."""
     start: Callable[..., Any] = asyncio.subprocess.create_subprocess_exec
     me = os.getpid()
 
     def apart() -> None:
-        os.setpgid(0, 0)  # Ctrl-C is for the script, which still has to say good-bye
+        os.setpgid(0, 0)  # Ctrl-C must reach only the script, which then leaves the swarm in order
         _die_with(me)
 
     @functools.wraps(start)
@@ -103,7 +106,7 @@ def own_subprocesses() -> None:
 
 @contextmanager
 def keep_interrupt() -> Iterator[None]:
-    """hivemind makes the process that starts an averager deaf to Ctrl-C; not ours."""
+    """Restore the Ctrl-C handler, which hivemind disables in the process that starts an averager."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -113,7 +116,7 @@ def keep_interrupt() -> Iterator[None]:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the thread that started us is gone, or at once if it is already."""
+    """Let the kernel kill this process when the thread that started it ends; exit now if the parent is already gone."""
     if sys.platform == "linux":
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

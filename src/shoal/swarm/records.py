@@ -1,7 +1,7 @@
-"""What peers and the owner tell the swarm, signed, and how much of it a reader believes. Pure: no network in here.
+"""Signed records that peers and the owner publish, and the rules by which a reader accepts them. No network here.
 
-A record lives in the DHT below a subkey that names its author's public key, so that any node can refuse a forged one.
-Its end is signed with it: an old record put back with a longer life is forged too.
+A record is stored in the DHT under a subkey that contains its author's public key, so every node can refuse a forged one.
+The expiry time is signed too: an old record that is stored again with a later expiry counts as forged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Kind = Literal["progress", "order"]
 
 OWNER = "owner"
 LARGEST = {"progress": 16 << 10, "order": 1 << 20}
-"""Bytes of a record; looked at before anything else is."""
+"""Maximum bytes of a record by kind; checked before anything else."""
 CLOCKS_S = 60.0
-"""How far a peer's clock may be ahead of ours."""
+"""Seconds that a peer's clock may be ahead of ours."""
 LIVELY_S = 30.0
-"""Peers tell something every ten seconds; after so long without, they are not counted on."""
+"""Seconds without a new record after which a peer may be dead. Peers publish every ten seconds."""
 _SIGNATURE = 64
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -39,38 +39,40 @@ class _Record(View):
 
     time: float = Field(default_factory=time.time, allow_inf_nan=False)
     until: float = Field(default=0.0, allow_inf_nan=False)
-    """When the DHT forgets it; set by `seal`."""
+    """Time when the DHT drops the record; set by `seal`."""
 
 
 class Progress(_Record):
-    """A peer's own. `loss`, `mini_steps` and `samples` are sums over its last finished round, and stay until the next one is."""
+    """Record of one peer. `loss`, `mini_steps` and `samples` are sums over its last finished round."""
 
     kind: ClassVar[Kind] = "progress"
     peer: Name
     name: Name = ""
     p2p: Name
-    """Its id in the p2p network: only those whose members signed for them may average."""
+    """Id in the p2p network. Only ids that appear in a member's signed record may take part in averaging."""
     round: Count = 0
     rollbacks: Count = 0
-    """Number of the last rollback it followed: rounds after it are newer than any before."""
+    """Number of the last rollback the peer followed. Rounds after a rollback are newer than all rounds before it."""
     samples: Count = 0
     loss: float = Field(default=0.0, allow_inf_nan=True)
     mini_steps: Count = 0
     samples_per_s: Rate = 0.0
     total_samples: Count = 0
-    """Since it joined."""
+    """Samples since the peer joined."""
     bytes_in: Count = 0
     bytes_out: Count = 0
     averaged: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """How much of the last round's tensors really was averaged."""
+    """Share of the last round's values that was averaged, from 0 to 1."""
     round_s: Rate = 0.0
     members: list[Name] = Field(default=[], max_length=256)
-    """p2p ids of those it averaged with."""
+    """p2p ids of the peers it averaged with."""
     odd: list[Name] = Field(default=[], max_length=256)
-    """p2p ids of those whose parts stood out or were refused in the last round."""
+    """p2p ids of the peers whose parts were outliers or were refused in the last round."""
+    judged: bool | None = None
+    """True if it reduced a share of the last round and so saw parts of all members; None if it is too old to say."""
     state_hash: Name | None = None
     recent: dict[Name, Count] = Field(default={}, max_length=8)
-    """Hash → epoch of the states it held last, the present one included: others may download one while it goes on."""
+    """Hash → epoch of its last states, with the current one. A download may deliver any of them."""
     serves_state: bool = False
     state: Literal["joining", "training", "leaving"] = "training"
 
@@ -80,16 +82,18 @@ class Progress(_Record):
 
 
 class Rollback(View):
+    """Command to return to an earlier round."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     number: Count
-    """Of the rollback: a peer follows each once."""
+    """Number of the rollback. A peer follows each number once."""
     to_round: Count
     hash: Name | None = None
 
 
-class Order(_Record):
-    """The owner's, written by the keeper. The one with the highest version holds."""
+class OwnerCommands(_Record):
+    """Commands of the swarm's owner, published by the coordinator. The record with the highest version is in force."""
 
     kind: ClassVar[Kind] = "order"
     author: ClassVar[str] = OWNER
@@ -98,42 +102,46 @@ class Order(_Record):
     """Peer id → public key."""
     banned: list[Name] = []
     aggregation: Literal["mean", "robust"] | None = None
-    """Instead of what the tickets say."""
+    """Aggregation that replaces the one in the tickets; None: no change."""
     rollback: Rollback | None = None
     stop: bool = False
 
 
-_R = TypeVar("_R", Progress, Order)
+_R = TypeVar("_R", Progress, OwnerCommands)
 
 
 def new_signing_key() -> str:
+    """Return a new Ed25519 private key in hex."""
     return Ed25519PrivateKey.generate().private_bytes_raw().hex()
 
 
 def public_of(signing_key: str) -> str:
+    """Return the public key of a private one, both in hex."""
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(signing_key)).public_key().public_bytes_raw().hex()
 
 
 def key_of(run_id: str, kind: Kind) -> str:
-    """Of the DHT."""
+    """Return the DHT key under which all records of a kind are stored."""
     return f"{run_id}:{kind}"
 
 
 def subkey_of(peer: str, public_key: str) -> str:
+    """Return the DHT subkey of an author's record."""
     return f"{peer}.{public_key}"
 
 
-def seal(record: Progress | Order, run_id: str, signing_key: str, *, until: float) -> bytes:
+def seal(record: Progress | OwnerCommands, run_id: str, signing_key: str, *, until: float) -> bytes:
+    """Return the record as bytes: an Ed25519 signature followed by JSON."""
     payload = record.model_copy(update={"until": until}).model_dump(mode="json")
     if isinstance(record, Progress):
-        payload["loss"] = repr(record.loss)  # JSON has no word for a loss that is not a number
+        payload["loss"] = repr(record.loss)  # JSON cannot express NaN or infinity
     body = json.dumps(payload, separators=(",", ":"), sort_keys=True).encode()
     key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(signing_key))
     return key.sign(_signed(record.kind, run_id, body)) + body
 
 
 def unseal(kind: type[_R], subkey: Any, blob: Any, run_id: str) -> _R | None:
-    """The record, if the key its subkey names has signed it for this swarm."""
+    """Return the record if the key in its subkey has signed it for this swarm; None if not."""
     peer, _, public_key = subkey.rpartition(".") if isinstance(subkey, str) else ("", "", "")
     name = kind.kind
     if not peer or not isinstance(blob, bytes) or not _SIGNATURE < len(blob) <= LARGEST[name]:
@@ -151,7 +159,7 @@ def unseal(kind: type[_R], subkey: Any, blob: Any, run_id: str) -> _R | None:
 
 
 class Reader:
-    """What one believes who holds the owner's public key: members' newest records that are not out of time."""
+    """Filter for records from the DHT: accepts the owner's commands and the members' newest, unexpired records."""
 
     def __init__(
         self,
@@ -165,22 +173,28 @@ class Reader:
         self.run_id, self.owner_key = run_id, owner_key
         self._trust, self._at_first, self._clock = trust, dict(members or {}), clock
         self._seen: dict[str, tuple[float, float]] = {}
-        """Peer → time of its newest record, by its clock, and when that came here, by ours."""
-        self.order: Order | None = None
-        """The newest there was: the owner's word holds while the owner is away."""
+        """Peer → time of its newest record by the peer's clock, and its arrival time by ours."""
+        self.commands: OwnerCommands | None = None
+        """Newest record of the owner seen so far. It stays in force while the owner is offline."""
 
     @property
     def members(self) -> dict[str, str]:
-        return self._at_first | (self.order.members if self.order else {})
+        """Peer id → public key: the members of the ticket and of the owner's newest record."""
+        return self._at_first | (self.commands.members if self.commands else {})
 
-    def take_order(self, raw: Mapping[Any, Any]) -> Order | None:
-        order = unseal(Order, (subkey := subkey_of(OWNER, self.owner_key)), raw.get(subkey), self.run_id)
-        if order and order.time <= self._clock() + CLOCKS_S and (not self.order or order.version > self.order.version):
-            self.order = order
-        return self.order
+    def read_commands(self, raw: Mapping[Any, Any]) -> OwnerCommands | None:
+        """Remember the owner's record if it is newer than the known one; return the newest."""
+        commands = unseal(OwnerCommands, (subkey := subkey_of(OWNER, self.owner_key)), raw.get(subkey), self.run_id)
+        if (
+            commands
+            and commands.time <= self._clock() + CLOCKS_S
+            and (not self.commands or commands.version > self.commands.version)
+        ):
+            self.commands = commands
+        return self.commands
 
-    def take_progress(self, raw: Mapping[Any, Any]) -> dict[str, Progress]:
-        """By peer id. Banned peers are no members."""
+    def read_progress(self, raw: Mapping[Any, Any]) -> dict[str, Progress]:
+        """Return the valid records of members by peer id. Banned peers are not members."""
         found: dict[str, Progress] = {}
         for subkey, blob in raw.items():
             if not isinstance(subkey, str) or not self._is_member(*subkey.rpartition(".")[::2]):
@@ -191,13 +205,13 @@ class Reader:
         return found
 
     def admitted(self, progress: Mapping[str, Progress]) -> set[str] | None:
-        """p2p ids that may average with us; None where everybody may."""
+        """Return the p2p ids that may average with us; None if all peers may."""
         if self._admits_all:
             return None
         return {record.p2p for record in progress.values()}
 
     def lively(self, progress: Mapping[str, Progress]) -> dict[str, Progress]:
-        """Without those not heard of for a while: they may be dead, and their records only last longer."""
+        """Return the records without those of silent peers, which may be dead though their records have not expired yet."""
         since = self._clock() - LIVELY_S
         return {peer: record for peer, record in progress.items() if self._seen[peer][1] >= since}
 
@@ -206,7 +220,7 @@ class Reader:
         return self._trust == "trusted" and not self.members
 
     def _is_member(self, peer: str, public_key: str) -> bool:
-        if self.order and peer in self.order.banned:
+        if self.commands and peer in self.commands.banned:
             return False
         return self._admits_all or self.members.get(peer) == public_key
 

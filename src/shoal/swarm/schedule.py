@@ -1,4 +1,4 @@
-"""Learning rate by global step: whoever joins late, or is slow, is at the same point of it as everybody else."""
+"""Learning-rate schedule by global step, so that late and slow peers use the same rate as the others."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 
 class Schedule:
-    """Steps a scheduler itself; the script's own calls of scheduler.step do nothing from now on."""
+    """Driver of a scheduler. From now on the script's own calls of `scheduler.step()` have no effect."""
 
     def __init__(self, scheduler: Any):
         self._scheduler, self._kind = scheduler, type(scheduler)
         self._at_first = copy.deepcopy(scheduler.state_dict())
         self._first = self._at = max(0, int(getattr(scheduler, "last_epoch", 0)))
         if (optimizer := getattr(scheduler, "optimizer", None)) is not None:
-            optimizer._opt_called = True  # schedulers warn where no step was made before theirs; others have made it
+            optimizer._opt_called = True  # torch warns if no optimizer step came first; other peers have made it
         members = {"step": _nothing, "__module__": self._kind.__module__}
         scheduler.__class__ = type(self._kind.__name__, (self._kind,), members)
 
     def follow(self, step: int) -> None:
-        """To where it stands after so many global steps; not back, for what is known of the others' steps is a guess."""
+        """Advance to the given global step. Never goes back, because the count of the others' steps is an estimate."""
         for _ in range(step - self._at):
             self._kind.step(self._scheduler)
         self._at = max(self._at, step)
 
     def rewind(self, step: int) -> None:
-        """The same, back too."""
+        """Move to the given global step, back if necessary."""
         if step < self._at:
             self._scheduler.load_state_dict(copy.deepcopy(self._at_first))
             self._at = self._first

@@ -1,4 +1,4 @@
-"""What a peer needs to know to take part in a swarm: from the ticket of `shoal swarm join`, or given in the script."""
+"""Settings of a swarm peer, read from the ticket of `shoal swarm join` or given in the script."""
 
 from __future__ import annotations
 
@@ -18,71 +18,80 @@ _WORDS = {"mode": Mode, "compression": Compression, "aggregation": Aggregation, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The same on all peers of a swarm, but for those marked *own*."""
+    """Settings of a swarm. They must be equal on all peers, except those marked *Per peer*.
+
+    Example:
+        >>> settings = shoal.swarm.Settings(run_id="reef", target_batch_size=256, local_steps=100)
+    """
 
     run_id: str
-    """Prefix of everything the swarm keeps in its DHT."""
+    """Name of the run, without dots. It prefixes all keys of the swarm in the DHT."""
     target_batch_size: int
-    """Samples of one global step, over all peers together."""
+    """Samples in one global step, summed over all peers."""
     mode: Mode = "local-steps"
-    """"local-steps": peers step alone and average what they have learnt once a round; "large-batch": gradients are averaged."""
+    """"local-steps": peers train alone and average their updates once per round; "large-batch": they average gradients."""
     local_steps: int = 50
-    """Global steps in a round, once rounds have their full length."""
+    """Global steps per round, once rounds have reached their full length."""
     first_steps: int = 5
-    """Global steps in the first rounds: peers that start apart from each other meet often."""
+    """Global steps per round at the start, when peers differ most and must average often."""
     growth: float = 0.2
-    """A round is this share of all steps made before it, between `first_steps` and `local_steps`."""
+    """Length of a round as a share of all steps before it, kept between `first_steps` and `local_steps`."""
     compression: Compression = "int8"
-    """Of what is exchanged: one byte a value, two, or four."""
+    """Encoding of exchanged values: "int8" takes one byte per value, "fp16" two, "none" four."""
     outer_lr: float = 1.0
+    """Learning rate of the outer step, which applies the averaged update to the shared model."""
     outer_momentum: float = 0.5
-    """Together they move the model twice as far as peers did on the average: faster than plain averaging where it was measured."""
+    """Nesterov momentum of the outer step. With the default rate it moves the model twice as far as the average update:
+    faster than plain averaging in our measurements."""
     aggregation: Aggregation = "mean"
+    """"mean": weighted average; "robust": an average that a minority of bad updates cannot steer."""
     clip: float | None = None
-    """Parts longer than so many median lengths are cut to that where they are averaged; None: as they are."""
+    """Longest part that is averaged, as a multiple of the median length; longer parts are scaled down. None: no limit."""
     delayed: bool = False
-    """Large batches: average and step in the background, while the next batch is gathered: its gradients are one step late.
-    Rounds in which somebody is late are averaged in part; then leave it off."""
+    """Large batches: average and step in the background while the next batch is gathered; gradients are then one step late.
+    Leave it off where peers are often late: such rounds are averaged only in part."""
     offload: bool = False
-    """*Own.* Large batches: the optimizer and its moments are in the CPU's memory. With `delayed` always."""
+    """*Per peer.* Large batches: keep the optimizer and its moments in CPU memory. Always on with `delayed`."""
     initial_peers: tuple[str, ...] = ()
-    """*Own.* Addresses (multiaddr) of peers to ask first."""
+    """*Per peer.* Addresses (multiaddr) of the peers to contact first."""
     client_mode: bool = False
-    """*Own.* Only outbound connections: others neither call this peer nor download from it."""
+    """*Per peer.* Make outbound connections only: other peers cannot call this one or download from it."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """*Own.*"""
+    """*Per peer.* Addresses (multiaddr) to listen on."""
     announce: tuple[str, ...] | None = None
-    """*Own.* Addresses others shall use, where they differ from those it listens on."""
+    """*Per peer.* Addresses other peers should use, if they differ from `listen`."""
     identity_path: str | None = None
-    """*Own.* File of the p2p key; None: a new one for every start."""
+    """*Per peer.* File of the p2p key; None: a new key at every start."""
     peer: str | None = None
-    """*Own.* Id given by the server."""
+    """*Per peer.* Id given by the server."""
     peer_name: str = ""
-    """*Own.*"""
+    """*Per peer.* Name shown to people."""
     trust: Trust = "trusted"
+    """Admission of peers: see `shoal.core.swarm.Trust`."""
     signing_key: str | None = field(default=None, repr=False)
-    """*Own.* Ed25519 private key in hex, for records others shall believe."""
+    """*Per peer.* Ed25519 private key in hex. It signs the records that this peer publishes."""
     members: Mapping[str, str] = field(default_factory=dict)
-    """Public keys by peer id, when this peer joined."""
+    """Peer id → public key of the members at the time this peer joined."""
     owner_key: str | None = None
+    """Public key of the swarm's owner, in hex. Only records signed with it can command the swarm."""
     fingerprint: str | None = None
-    """Of the model's names and shapes; None: whatever the first peer has."""
+    """Hash of the model's parameter names and shapes; None: that of the first peer."""
     snapshot_url: str | None = None
-    """Where the server has the newest state, for when no peer can give it."""
+    """URL of the newest state on the server, used when no peer can provide one."""
     token: str | None = field(default=None, repr=False)
-    """*Own.* For the server."""
+    """*Per peer.* Bearer token for the server."""
     state_dir: str | None = None
-    """*Own.* Where the last states are kept; None: nowhere."""
+    """*Per peer.* Folder of the last states; None: they are not stored."""
     seed: int = 0
-    """Of data order; every peer reads in an order of its own made from it."""
+    """Random seed of the sample order. Every peer derives its own order from it."""
     matchmaking_s: float = 5.0
-    """How long peers wait for each other at the end of a round. Raise it where rounds end with "went on alone"."""
+    """Seconds that peers wait for each other at the end of a round. Raise it if the log says "continued alone"."""
     averaging_s: float = 60.0
-    """Longest exchange of one round."""
+    """Maximum seconds of one exchange."""
     refresh_s: float = 0.5
-    """Shortest time between two looks at how far the others are."""
+    """Minimum seconds between two reads of the other peers' progress."""
     expiry_s: float = 30.0
-    """A peer not heard of for so long does not count any more."""
+    """Seconds without a report after which a peer no longer counts."""
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
@@ -104,7 +113,11 @@ class Settings:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Settings:
-        """From a mapping with these names; nulls are defaults, lists of addresses may be single ones."""
+        """Build settings from a mapping of field names.
+
+        Unknown names are ignored and None means the default. A single address may stand for a list of addresses.
+        Raises UsageError if a required field is missing or a value is out of range.
+        """
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in found.items() if name in known and value is not None}
         for name in ("initial_peers", "listen", "announce"):
@@ -114,19 +127,19 @@ class Settings:
             return cls(**given)
         except TypeError as error:
             raise UsageError(
-                f"the swarm's settings lack something: {error}", hint="join again: shoal swarm join LINK"
+                f"the swarm's settings are incomplete: {error}", hint="join again: shoal swarm join LINK"
             ) from error
 
 
 def gather_settings(given: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings | None:
-    """Of the swarm this process was started for, with what the script gives on top; None where there is neither."""
+    """Return the settings of this process's ticket, overridden by `given`; None if there is neither."""
     path = (os.environ if env is None else env).get(VARIABLE)
-    told = Ticket.read(path).model_dump() if path else {}
-    return Settings.of({**told, **given}) if told or given else None
+    ticket = Ticket.read(path).model_dump() if path else {}
+    return Settings.of({**ticket, **given}) if ticket or given else None
 
 
 def round_samples(done: int, settings: Settings) -> int:
-    """Samples of the round that begins after `done`. Peers that agree on `done` agree on this."""
+    """Return the samples of the round that starts after `done` samples; peers with equal `done` and settings agree on it."""
     steps = int(settings.growth * done / settings.target_batch_size)
     return settings.target_batch_size * max(
         min(settings.first_steps, settings.local_steps), min(settings.local_steps, steps)
@@ -134,6 +147,6 @@ def round_samples(done: int, settings: Settings) -> int:
 
 
 def data_seed(settings: Settings) -> int:
-    """Of this peer's own order of the data: no two peers read the same at the same time."""
+    """Return the random seed of this peer's sample order. It differs between peers, so they read different samples."""
     own = settings.peer or secrets.token_hex(8)
     return int.from_bytes(hashlib.blake2b(f"{settings.seed} {own}".encode(), digest_size=4).digest(), "big")

@@ -1,6 +1,7 @@
-"""How far the swarm is in the present round: hivemind's tracker, told as often as is good for the network, and not by all.
+"""Progress of the swarm in the current round: hivemind's tracker with fewer reports and a membership check.
 
-Whoever can reach the network can write what hivemind counts, so strangers are left out, and nobody runs ahead alone.
+Anyone who can reach the network can write the numbers hivemind counts. Reports of non-members are therefore ignored, and an
+epoch counts only when a quorum has reached it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ _tracking: Any = import_module("hivemind.optim.progress_tracker")
 _p2p: Any = import_module("hivemind.p2p")
 
 _SHARE = 1 / 8
-"""Share of a round's time between two words about it: others reckon with a peer's speed meanwhile."""
+"""Time between two reports as a share of the round's time so far. Meanwhile the others extrapolate from a peer's speed."""
 
 
 class Tracker(_tracking.ProgressTracker):  # type: ignore[misc]
+    """hivemind's progress tracker, limited to members."""
+
     admitted: Callable[[], Collection[str] | None] = staticmethod(lambda: None)
-    """p2p ids whose word counts; None: everybody's."""
+    """Function that returns the p2p ids whose reports count; None: all."""
 
     def __init__(self, dht: Any, settings: Settings):
         self._began_at: float | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._least_s, self._most_s = settings.refresh_s, settings.expiry_s / 4
         super().__init__(
             dht,
@@ -40,17 +43,20 @@ class Tracker(_tracking.ProgressTracker):  # type: ignore[misc]
             start=True,
         )
 
-    def tell(self, epoch: int, samples: int) -> None:
-        """Ever more seldom in a long round, and once more when it may be full: every step would flood the network."""
+    def report(self, epoch: int, samples: int) -> None:
+        """Report this peer's samples, less and less often in a long round, and once more when the round may be full.
+
+        A report at every step would flood the network.
+        """
         now = time.monotonic()
         self._began_at = now if self._began_at is None else self._began_at
         every_s = min(max(self._least_s, _SHARE * (now - self._began_at)), self._most_s)
-        if now - self._told_at >= every_s or samples >= self.target_batch_size:
-            self._told_at = now
+        if now - self._reported_at >= every_s or samples >= self.target_batch_size:
+            self._reported_at = now
             self.report_local_progress(epoch, samples)
 
     def begin(self, epoch: int, samples: int) -> None:
-        """A round of so many samples."""
+        """Begin a round of `samples` samples."""
         self.target_batch_size = samples
         self._began_at = None
         self.update_epoch(epoch)
@@ -59,13 +65,13 @@ class Tracker(_tracking.ProgressTracker):  # type: ignore[misc]
         if not isinstance(metadata, dict):
             return super()._parse_swarm_progress_data(metadata)
         own, admitted = self.dht.peer_id.to_bytes(), self.admitted()
-        told = {key: item for key, item in metadata.items() if isinstance(item.value, dict)}
+        reports = {key: item for key, item in metadata.items() if isinstance(item.value, dict)}
         if admitted is not None:
-            told = {
-                k: v for k, v in told.items() if (p := v.value["peer_id"]) == own or str(_p2p.PeerID(p)) in admitted
+            reports = {
+                k: v for k, v in reports.items() if (p := v.value["peer_id"]) == own or str(_p2p.PeerID(p)) in admitted
             }
-        if told:
-            epochs = sorted((item.value["epoch"] for item in told.values()), reverse=True)
+        if reports:
+            epochs = sorted((item.value["epoch"] for item in reports.values()), reverse=True)
             newest = epochs[quorum(len(epochs)) - 1]
-            told = {k: v for k, v in told.items() if v.value["epoch"] <= newest or v.value["peer_id"] == own}
-        return super()._parse_swarm_progress_data(told)
+            reports = {k: v for k, v in reports.items() if v.value["epoch"] <= newest or v.value["peer_id"] == own}
+        return super()._parse_swarm_progress_data(reports)

@@ -1,4 +1,12 @@
-"""The thread that tells the swarm how this peer stands and keeps at hand what the others say."""
+"""Background thread that publishes this peer's record and reads the records of the others.
+
+Why it is safe: `records` and `commands` are replaced as a whole and never changed in place, so the training thread sees an old
+or a new value, never a mix. `refresh` runs in both threads, and the lock keeps them from using the Reader at the same time.
+`publish` needs no lock: it only describes this peer and stores the result. The description is read while the training thread
+may be changing it, so one record can combine an old hash with a new round; every change ends with `notify`, which publishes
+again. The event is cleared before the record is built, so a change during publishing causes another record. If the process
+dies, its record expires by itself.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +16,66 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from shoal.swarm.records import Order, Progress
+from shoal.swarm.records import OwnerCommands, Progress
 
 if TYPE_CHECKING:
-    from shoal.swarm.book import Book
+    from shoal.swarm.dht_records import SwarmRecords
 
 logger = logging.getLogger(__name__)
 
-_TELL_S = 10.0
+_PUBLISH_S = 10.0
+"""Seconds between two records without a change."""
 _LONGEST_S, _SHARE = 4.0, 1 / 8
-"""Between two looks, while we have nothing to tell: a share of the time since, as others are in the midst of a round too."""
+"""Time between two reads without a change of our own: a share of the time since the last change, up to a maximum. The others
+are in the middle of a round too then."""
 
 
 class Watch(threading.Thread):
-    """`records` and `order` are as of the last look; looking and telling never hold up a training step."""
+    """Publisher and reader of records. `records` and `commands` are those of the last read; no training step waits for it."""
 
-    def __init__(self, book: Book, describe: Callable[[], Progress], *, every_s: float):
+    def __init__(self, dht_records: SwarmRecords, describe: Callable[[], Progress], *, every_s: float):
         super().__init__(name="shoal-swarm-watch", daemon=True)
-        self._book, self._describe, self._every_s = book, describe, every_s
-        self._news, self._over, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        self._dht_records, self._describe, self._every_s = dht_records, describe, every_s
+        self._changed, self._over, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self.records: Mapping[str, Progress] = {}
-        self.order: Order | None = None
+        self.commands: OwnerCommands | None = None
 
-    def tell(self) -> None:
-        """Something others should know has changed."""
-        self._news.set()
+    def notify(self) -> None:
+        """Publish soon, because this peer's state has changed."""
+        self._changed.set()
 
-    def look(self) -> Mapping[str, Progress]:
-        """Now, and wait for it."""
+    def refresh(self) -> Mapping[str, Progress]:
+        """Read the records now and return them."""
         with self._lock:
-            self.records = self._book.reader.lively(self._book.progress())
-            self.order = self._book.reader.order
+            self.records = self._dht_records.reader.lively(self._dht_records.progress())
+            self.commands = self._dht_records.reader.commands
         return self.records
 
     def publish(self) -> None:
-        self._book.publish(self._describe())
+        """Publish this peer's record now."""
+        self._dht_records.publish(self._describe())
 
     def close(self) -> None:
+        """Stop the thread."""
         self._over.set()
-        self._news.set()
+        self._changed.set()
         if self.is_alive():
             self.join(5.0)
 
     def run(self) -> None:
-        told_at, changed_at = float("-inf"), time.monotonic()
+        published_at, changed_at = float("-inf"), time.monotonic()
         while not self._over.is_set():
             since_s = time.monotonic() - changed_at
-            news = self._news.wait(max(self._every_s, min(_LONGEST_S, _SHARE * since_s)))
+            changed = self._changed.wait(max(self._every_s, min(_LONGEST_S, _SHARE * since_s)))
             if self._over.is_set():
                 return
             try:
-                if news or time.monotonic() - told_at > _TELL_S:
-                    self._news.clear()
+                if changed or time.monotonic() - published_at > _PUBLISH_S:
+                    self._changed.clear()
                     self.publish()
-                    told_at = time.monotonic()
-                    changed_at = told_at if news else changed_at
-                self.look()
+                    published_at = time.monotonic()
+                    changed_at = published_at if changed else changed_at
+                self.refresh()
             except Exception as error:
-                # The DHT may be going down, or somebody's record be broken: neither is a reason to stop training.
-                logger.debug("shoal: a look at the swarm failed: %s", error)
+                # The DHT may be shutting down, or a peer's record may be invalid: neither is a reason to stop training.
+                logger.debug("shoal: reading the swarm's records failed: %s", error)

@@ -1,1 +1,1 @@
-"""Fakes, factories and contract suites, for our own tests and for those of plug-ins."""
+"""Fakes, factories and contract suites, for Shoal's own tests and those of plug-ins."""

@@ -1,4 +1,4 @@
-"""The agents of one attempt as real processes, and the small server they talk to."""
+"""Agents of one attempt as real processes, and the small server they connect to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shoal.agent.node import marked_processes
+from shoal.agent.node.workdir import marked_processes
 from shoal.core.agents import Launch
 from shoal.testing.agent_server import AgentServer
 from shoal.testing.forks import AGENT, Fork
@@ -16,7 +16,7 @@ from shoal.testing.patience import patient
 
 
 class Gang:
-    """`env` is added to the agents' own environment; `reply` to what the server answers at join."""
+    """Agents of one attempt. `env` is added to their environment, `reply` to the server's answer to a join."""
 
     slot_kind = "cpu"
 
@@ -26,10 +26,12 @@ class Gang:
         self.folder, self.cache, self.env = folder, cache, env
         folder.mkdir()
         (folder / "server").mkdir()
-        self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # of nobody else who tests on this machine
+        self.attempt_id = f"att_{folder.name}_{os.getpid()}"  # unique among all test runs on this machine
         self.server = AgentServer(folder / "server", entry, files=files, **reply)
         self.agents: list[Fork] = []
         self.hide: list[str] = []
+        self.given: dict[str, Any] = {}
+        """Further fields of the launch files."""
 
     def start(self) -> Gang:
         self.agents = [self.start_node(n) for n in range(self.server.reply.num_nodes)]
@@ -53,6 +55,7 @@ class Gang:
             slots=list(range(node * accels, (node + 1) * accels)),
             slot_kind=self.slot_kind,
             hide=self.hide,
+            **self.given,
         )
         path = self.work_dir(node) / "launch.json"
         path.parent.mkdir(exist_ok=True)
@@ -77,7 +80,7 @@ class Gang:
         return [agent.wait(patient(timeout_s)) for agent in self.agents]
 
     def left(self) -> list[int]:
-        """Processes of this attempt that are still there, the agents aside."""
+        """Return the pids of processes of this attempt that still run, without the agents."""
         return [pid for node in range(self.server.reply.num_nodes) for pid in marked_processes(self.attempt_id, node)]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A small server that speaks only to agents: a gang, its beats, and segments kept by sequence number. For tests of real agents."""
+"""Small server for tests of real agents: it serves one gang and stores its beats, and its segments by sequence number."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from shoal.core.agents import (
     JoinReply,
     JoinRequest,
     Mount,
+    ReadyReply,
+    ReadyRequest,
     SegmentReply,
     SpoolRecord,
 )
@@ -30,7 +32,7 @@ from shoal.testing.patience import patient
 
 
 class AgentServer:
-    """Tokens are `token-<node>`. It may go down and come back elsewhere; what it acknowledged it keeps."""
+    """Server for agents with tokens `token-<node>`. It may stop and start on another port; it keeps acknowledged records."""
 
     def __init__(
         self,
@@ -50,10 +52,13 @@ class AgentServer:
         self.records: dict[tuple[int, str], list[dict[str, Any]]] = {}
         self.segments = 0
         self.answer = BeatReply()
+        self.prepared: set[int] = set()
+        self.meeting_port: int | None = None
+        """Port that node 0 has named, with `start_barrier=True`."""
         self.fenced = False
-        """Refuse to let anyone join."""
+        """Refuse every join as fenced."""
         self.refusal: ShoalError | None = None
-        """The answer to every join, if it is to be refused."""
+        """Error with which every join is refused, or None."""
         self._changed = threading.Condition()
         self._http: _Http | None = None
         self.start()
@@ -64,7 +69,7 @@ class AgentServer:
         self.server_file.write_text(json.dumps({"url": self.url}))
 
     def stop(self) -> None:
-        """Vanish: nothing answers any more, open connections break."""
+        """Stop answering and break all open connections."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
@@ -98,7 +103,7 @@ class AgentServer:
         return Mount(path=path, manifest_id=found, name=path.rpartition("/")[2])
 
     def log(self, node: int = 0, *, rank: int | None = None, stream: str | None = None) -> list[str]:
-        """Log lines as they would be shown."""
+        """Return log lines as they would be shown."""
         with self._changed:
             found = [SpoolRecord.model_validate(r) for r in self.records.get((node, "log"), [])]
         return [r.m for r in found if (rank is None or r.r == rank) and (stream is None or r.e == stream)]
@@ -107,7 +112,7 @@ class AgentServer:
         return self.beats[node][-1][1] if self.beats[node] else None
 
     def wait(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-        """Until something the agents say makes it true; returns its value, or raises with what is known."""
+        """Wait until requests of the agents make the condition true; return its value, or raise with the last beats."""
         deadline = time.monotonic() + patient(timeout_s)
         with self._changed:
             while not (value := condition()):
@@ -126,11 +131,13 @@ class AgentServer:
         return last
 
     def handle(self, node: int, route: str, query: dict[str, str], body: bytes) -> bytes:
-        """One request of an agent, as JSON (or the bytes of a chunk)."""
+        """Handle one request of an agent; return JSON or the bytes of a chunk."""
         with self._changed:
             try:
                 if route == "join":
                     return self._join(node, JoinRequest.model_validate_json(body)).model_dump_json().encode()
+                if route == "ready":
+                    return self._ready(node, ReadyRequest.model_validate_json(body)).model_dump_json().encode()
                 if route == "beat":
                     self.beats[node].append((time.monotonic(), BeatRequest.model_validate_json(body)))
                     return self.answer.model_dump_json().encode()
@@ -154,6 +161,16 @@ class AgentServer:
             return JoinReply(ready=False)
         first = self.joined[0]
         return self.reply.model_copy(update={"master_addr": first.address, "master_port": first.port})
+
+    def _ready(self, node: int, request: ReadyRequest) -> ReadyReply:
+        self.prepared.add(node)
+        if len(self.prepared) < self.reply.num_nodes:
+            return ReadyReply(go=False)
+        if node == 0 and self.meeting_port is None:
+            self.meeting_port = request.port
+        if self.meeting_port is None:
+            return ReadyReply(go=False, choose_port=node == 0)
+        return ReadyReply(go=True, master_addr=self.joined[0].address, master_port=self.meeting_port)
 
     def _segment(self, node: int, stream: str, first: int, count: int, body: bytes) -> bytes:
         plain = zstandard.ZstdDecompressor().decompressobj().decompress(body)
@@ -187,7 +204,7 @@ class _Http(ThreadingHTTPServer):
                 connection.shutdown(2)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection broken on purpose is no news."""
+        """Ignore errors: connections are broken on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -216,4 +233,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head.encode() + body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""The command line in this process: the same `main`, without the second an interpreter and its imports take."""
+"""Run the command line in this process: the same `main`, without the second that an interpreter and its imports take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any
 from shoal.testing.patience import patient
 
 _OWN_PROCESS = frozenset({"attach", "cp", "replay", "run", "shell", "ssh", "verify-resume"})
-"""Commands that run the user's code, or hand their terminal over, and so need a process of their own."""
+"""Commands that run the user's code or hand over their terminal, and therefore need their own process."""
 
 
 def run_cli(
@@ -29,7 +29,7 @@ def run_cli(
     timeout: float = 240,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `shoal ARGS` with this environment and working directory: here, or as a process where that makes a difference."""
+    """Run `shoal ARGS` with this environment and working directory: in this process, or in its own where that matters."""
     if process or options or _needs_process(args) or threading.current_thread() is not threading.main_thread():
         return subprocess.run(
             [sys.executable, "-m", "shoal.cli", *args],
@@ -42,10 +42,10 @@ def run_cli(
             check=False,
             **options,
         )
-    # By name: the command line is the layer above this one.
+    # Imported by name, because the command line is a layer above this one.
     main = importlib.import_module("shoal.cli.main").main
-    out = importlib.import_module("shoal.cli._output").out
-    session = importlib.import_module("shoal.cli._session").session
+    out = importlib.import_module("shoal.cli.shared.output").out
+    session = importlib.import_module("shoal.cli.shared.session").session
     with ExitStack() as stack:
         streams = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3)]
         given, stdout, stderr = streams
@@ -63,7 +63,7 @@ def run_cli(
 
 
 def _needs_process(args: Sequence[str]) -> bool:
-    """Tell `shoal run` from `shoal training run`: only the former runs the script itself."""
+    """Check whether a command needs its own process. `shoal run` does, `shoal training run` does not."""
     words = [word for word in args[: args.index("--") if "--" in args else None] if not word.startswith("-")][:2]
     return bool(words) and (words[0] in _OWN_PROCESS or (words[-1] in _OWN_PROCESS - {"run"}))
 

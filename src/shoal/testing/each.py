@@ -1,4 +1,4 @@
-"""One test case for many things of a kind: check all of them, then fail once with everything that was wrong."""
+"""One test case for many similar things: check all of them, then fail once with all errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def check_each(things: Iterable[T], check: Callable[[T], None]) -> None:
     """Call `check` for each thing; raise one AssertionError that lists every thing whose check failed.
 
     Args:
-        things: What to check; its `str` names it in the message. At least one, so that an empty list is noticed.
+        things: Things to check; their `str` names them in the message. An empty list is an error.
         check: Raises AssertionError for a thing that is wrong. Any other exception counts as a failure too.
     """
     wrong: list[str] = []

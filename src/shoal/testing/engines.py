@@ -1,7 +1,7 @@
-"""What every engine must do. Inherit `EngineContract` and give it an `engine` and a `gang` fixture.
+"""Contract tests of engines. Inherit `EngineContract` and add the fixtures `engine`, `gang`, `count_agents` and `reopen`.
 
-The agents started here are real processes; a stand-in for the agent program is enough, since the contract is
-about starting, finding and ending processes, not about training.
+The agents started here are real processes. A stand-in for the agent program is enough, because the contract is about
+starting, finding and ending processes, not about training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ if "--salvage" not in sys.argv:
 
 
 def stand_in(folder: Path) -> str:
-    """An interpreter whose `-m shoal.agent` says who it is, as an agent does, and then waits to be ended; a salvage ends at once."""
+    """Write an interpreter whose `-m shoal.agent` writes agent.json, as an agent does, and then waits; return its path.
+
+    A recovery (--salvage) ends at once.
+    """
     script, python = folder / "agent.py", folder / "python"
     script.write_text(_STAND_IN)
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {script} "$@"\n')
@@ -37,11 +40,12 @@ def stand_in(folder: Path) -> str:
 
 
 def stand_ins_of(folder: Path) -> list[psutil.Process]:
-    """Those that live now, on this machine or on hosts that are namespaces of it."""
-    found = []
+    """Return the stand-ins that run now, on this machine or on hosts that are namespaces of it."""
+    found, script, shell = [], str(folder / "agent.py"), ["/bin/sh", str(folder / "python")]
     for process in psutil.process_iter(["cmdline", "status"]):
         line = process.info["cmdline"] or []
-        if process.info["status"] != psutil.STATUS_ZOMBIE and str(folder / "agent.py") in line:
+        # A stand-in that has just been started is still the shell of its interpreter.
+        if process.info["status"] != psutil.STATUS_ZOMBIE and (script in line or line[:2] == shell):
             found.append(process)
     return found
 
@@ -49,7 +53,7 @@ def stand_ins_of(folder: Path) -> list[psutil.Process]:
 def make_gang(
     root: Path, attempt_id: str = "att_test", num_nodes: int = 2, *, machines: Mapping[str, Path] | None = None
 ) -> Gang:
-    """`machines`: name → directory of nodes, to be taken in turn; without, all is on `local` and below `root`."""
+    """Make a gang. `machines`: name → directory of nodes, used in turn; default: all on `local`, below `root`."""
     places = list((machines or {"local": root}).items())
     return Gang(
         attempt_id=attempt_id,
@@ -74,9 +78,11 @@ def make_gang(
 
 
 def eventually(
-    condition: Callable[[], object], timeout_s: float = 20.0, otherwise: str = "the condition did not come true in time"
+    condition: Callable[[], object],
+    timeout_s: float = 20.0,
+    otherwise: str = "the condition did not become true in time",
 ) -> None:
-    """Wait for a condition, not for a time."""
+    """Wait until a condition is true; fail with `otherwise` after the scaled limit."""
     deadline = time.monotonic() + patient(timeout_s)
     while True:
         began = time.monotonic()
@@ -84,7 +90,7 @@ def eventually(
             return
         if (now := time.monotonic()) > deadline:
             raise AssertionError(otherwise)
-        time.sleep(max(0.02, 2 * (now - began)))  # asking must not take the processor from what is waited for
+        time.sleep(max(0.02, 2 * (now - began)))  # checks must not take the processor from the processes under test
 
 
 class EngineContract:

@@ -1,4 +1,4 @@
-"""Pytest fixtures for tests of a server in this process: one many share and a private one, people, a client each."""
+"""Pytest fixtures for tests of a server in this process: a shared and a private server, people, and their clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["anna", "app", "as_anna", "as_berta", "berta", "ctx", "private_ctx", 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
-    """A server that many share."""
+    """Server of a team (not private)."""
     context = make_context(tmp_path / "shared", private=False)
     yield context
     context.db.close()

@@ -1,12 +1,12 @@
-"""Python processes forked from one that has imported what they need: real processes for a small part of the price.
+"""Python processes forked from one that has already imported their modules: real processes that start fast.
 
-`Fork([sys.executable, "train.py"])` is a `subprocess.Popen` whose process comes from a mother process of this run, started
-once for each set of modules. It has a pid, an environment, a command line in /proc, descriptors and an exit status of its own;
-it is killed and waited for like any other. Use it where starting an interpreter is not the subject of the test.
+`Fork([sys.executable, "train.py"])` is a `subprocess.Popen` whose process is forked from a prefork parent, which is started
+once per test run for each set of modules. The fork has its own pid, environment, command line in /proc, descriptors and exit
+status; it is killed and waited for like any other process. Use it where starting an interpreter is not what is tested.
 
-The mother has no thread when it forks and reads one request at a time. It is the parent of the forks, so it reaps them and
-writes each exit status to a socket that came with the request; the test holds the other end. It ends with the test process,
-and its forks with it.
+The prefork parent has no other thread when it forks, and reads one request at a time. It reaps its forks and writes each exit
+status to a socket that came with the request; the test holds the other end. It ends with the test process, and its forks end
+with it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.agent import guise
-from shoal.agent.script import Script, forget_the_past, leave_the_preloaded
-from shoal.agent.script import run as run_script
+from shoal.agent.prefork import process_title
+from shoal.agent.prefork.script import Script, forget_the_past, skip_unloading_at_exit
+from shoal.agent.prefork.script import run as run_script
 
 CLI = (
     "cyclopts", "httpx", "pydantic", "rich.console", "rich.table", "rich.text", "rich.progress", "zstandard", "shoal.cli.main",
-    "shoal.cli.training", "shoal.cli.dataset", "shoal.cli.checkpoint", "shoal.cli.key", "shoal.cli.secret", "shoal.cli.server",
-    "shoal.cli.machine", "shoal.cli.queue", "shoal.cli.sweep", "shoal.client", "shoal.client.connect", "shoal.store.pack",
+    "shoal.cli.training.app", "shoal.cli.dataset.app", "shoal.cli.checkpoint.app", "shoal.cli.key", "shoal.cli.secret", "shoal.cli.server.app",
+    "shoal.cli.machine.app", "shoal.cli.queue", "shoal.cli.sweep.app", "shoal.client", "shoal.client.connect", "shoal.store.pack",
 )  # fmt: skip
-"""What commands of `shoal` import."""
+"""Modules that commands of `shoal` import."""
 AGENT = (
-    "http.client", "zstandard", "shoal.agent.attempt", "shoal.agent.inventory", "shoal.agent.keeper", "shoal.agent.main",
-    "shoal.agent.samples", "shoal.agent.warm", "shoal.store.codec", "shoal.store.pack",
+    "http.client", "zstandard", "shoal.agent.node.node", "shoal.agent.node.inventory", "shoal.agent.data.checkpoint_uploader", "shoal.agent.main",
+    "shoal.agent.devices.system_metrics", "shoal.agent.prefork.warm", "shoal.store.codec", "shoal.store.pack",
 )  # fmt: skip
 TORCH = (
     "numpy", "numpy.random", "torch", "torch._dynamo", "torch.utils.data", "torch.nn.parallel", "torch.distributed.fsdp",
     "torch.distributed.tensor", "shoal.sdk.start", "shoal.sdk.run", "shoal.sdk.setup", "shoal.train",
 )  # fmt: skip
-"""What training scripts import."""
+"""Modules that training scripts import."""
 HUGGING_FACE = (
     *TORCH, "transformers", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama", "accelerate", "accelerate.data_loader",
@@ -56,29 +56,29 @@ LIGHTNING = (*TORCH, "lightning", "lightning.fabric", "lightning.pytorch.strateg
 _PROGRAM = f"__import__({__name__!r}, fromlist='.').serve()"
 _LONGEST = 1 << 17
 _PR_SET_PDEATHSIG = 1
-_MOTHERS: dict[tuple[str, ...], _Mother] = {}
+_PARENTS: dict[tuple[str, ...], _Parent] = {}
 _LOCK = threading.RLock()
 
 
 class Fork(subprocess.Popen[str]):
-    """A `Popen` of `[python, SCRIPT | -m MODULE, …]` whose process is forked; always with text pipes."""
+    """`Popen` of `[python, SCRIPT | -m MODULE, …]` whose process is forked; always with text pipes."""
 
     def __init__(self, args: Sequence[Any], *, modules: tuple[str, ...] = TORCH, **options: Any):
-        self._mother = _mother(modules)
+        self._parent = _parent_with(modules)
         super().__init__([os.fspath(word) for word in args], text=True, **options)
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
                        startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int,
                        c2pwrite: int, errread: int, errwrite: int, restore_signals: Any, gid: Any, gids: Any, uid: Any,
                        umask: Any, start_new_session: bool, *_: Any) -> None:  # fmt: skip
-        assert not (shell or preexec_fn or pass_fds), "a fork has nothing of these"
+        assert not (shell or preexec_fn or pass_fds), "a fork does not support shell, preexec_fn and pass_fds"
         env = dict(os.environ if env is None else env)
         request = {"argv": args, "cwd": os.fspath(cwd or Path.cwd()), "env": env, "session": bool(start_new_session)}
         self._status, theirs = socket.socketpair()
         fds = [fd if fd >= 0 else own for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
         try:
             with theirs:
-                self.pid = self._mother.fork(request, [*fds, theirs.fileno()], self._status)
+                self.pid = self._parent.fork(request, [*fds, theirs.fileno()], self._status)
         finally:
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
         self._child_created = True
@@ -95,14 +95,14 @@ class Fork(subprocess.Popen[str]):
             return 0, 0
         with self._status:
             data = self._status.recv(4)
-        return self.pid, int.from_bytes(data, "big") if data else signal.SIGKILL  # the mother has taken it along
+        return self.pid, int.from_bytes(data, "big") if data else signal.SIGKILL  # it ended with the prefork parent
 
 
 def run(
     args: Sequence[Any], *, modules: tuple[str, ...] = TORCH, capture_output: bool = False, input: str | None = None,
     timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """As `subprocess.run(args, text=True, check=False)`, with a fork."""
+    """Run a fork like `subprocess.run(args, text=True, check=False)`."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if input is not None:
@@ -116,17 +116,19 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-class _Mother:
-    def __init__(self, modules: tuple[str, ...], parent: _Mother | None):
+class _Parent:
+    def __init__(self, modules: tuple[str, ...], parent: _Parent | None):
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             if parent is not None:
-                self._status, told = socket.socketpair()
-                with told:
-                    self.pid = parent.fork({"modules": modules}, [theirs.fileno(), 1, 2, told.fileno()], self._status)
+                self._status, status_socket = socket.socketpair()
+                with status_socket:
+                    self.pid = parent.fork(
+                        {"modules": modules}, [theirs.fileno(), 1, 2, status_socket.fileno()], self._status
+                    )
             else:
                 env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {"OMP_NUM_THREADS": "1"}
-                argv, env = guise.roomy([sys.executable, "-u", "-c", _PROGRAM, *modules], env)
+                argv, env = process_title.roomy([sys.executable, "-u", "-c", _PROGRAM, *modules], env)
                 self._process = subprocess.Popen(argv, stdin=theirs.fileno(), env=env)
                 self.pid = self._process.pid
         if "pytest" in sys.modules:
@@ -144,7 +146,7 @@ class _Mother:
         return int.from_bytes(answer, "big")
 
     def has_ended(self) -> bool:
-        """Tell whether its end of the control socket is closed; it never writes there."""
+        """Check whether the process has ended: its end of the control socket is closed then, and it never writes to it."""
         return bool(select.select([self._control], [], [], 0)[0])
 
     def close(self) -> None:
@@ -155,30 +157,30 @@ class _Mother:
             self._status.recv(4)
 
 
-def _mother(modules: tuple[str, ...]) -> _Mother:
-    """Return the one with these modules, which lives until this process ends."""
+def _parent_with(modules: tuple[str, ...]) -> _Parent:
+    """Return the prefork parent with these modules, which lives until this process ends."""
     with _LOCK:
-        if modules not in _MOTHERS or _MOTHERS[modules].has_ended():
-            parent = _mother(TORCH) if modules[: len(TORCH)] == TORCH and modules != TORCH else None
-            _MOTHERS[modules] = _Mother(modules, parent)
-        return _MOTHERS[modules]
+        if modules not in _PARENTS or _PARENTS[modules].has_ended():
+            parent = _parent_with(TORCH) if modules[: len(TORCH)] == TORCH and modules != TORCH else None
+            _PARENTS[modules] = _Parent(modules, parent)
+        return _PARENTS[modules]
 
 
 def serve() -> None:
-    """Be the mother. Returns in the forks, at the end of their script, to end as Python does."""
-    env = guise.initial_env()
+    """Run the prefork parent. Returns in the forks, at the end of their script, so that they end as usual."""
+    env = process_title.initial_env()
     own_path = _search_path(env)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is for the forks, which set it back
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the forks, which restore the handler
     request: dict[str, Any] = {"modules": sys.argv[1:-1]}
     while "modules" in request:
-        guise.set_env(env)
-        guise.show([sys.executable, "-m", __name__], env)
+        process_title.set_env(env)
+        process_title.show([sys.executable, "-m", __name__], env)
         control = socket.socket(fileno=os.dup(0))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name in request["modules"]:
-            with contextlib.suppress(ImportError):  # a script that wants it is told
+            with contextlib.suppress(ImportError):  # a script that needs it gets the error
                 importlib.import_module(name)
-        guise.set_env(env)  # what is imported may set variables, which are not for those who have not imported it
+        process_title.set_env(env)  # removes variables that imported modules have set
         gc.collect()
         gc.freeze()
         request = _requests(control)
@@ -213,12 +215,12 @@ def _requests(control: socket.socket) -> dict[str, Any]:
                 os.kill(pid, signal.SIGKILL)
             os._exit(0)
         status = socket.socket(fileno=fds[3])
-        mother, pid = os.getpid(), os.fork()
+        parent, pid = os.getpid(), os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != mother:
+            if os.getppid() != parent:
                 os._exit(1)
             for own, fd in enumerate(fds[:3]):
                 os.dup2(fd, own)
@@ -237,20 +239,20 @@ def _reap(running: dict[int, socket.socket]) -> None:
     for pid in list(running):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            with running.pop(pid) as told, contextlib.suppress(OSError):
-                told.sendall(status.to_bytes(4, "big"))
+            with running.pop(pid) as status_socket, contextlib.suppress(OSError):
+                status_socket.sendall(status.to_bytes(4, "big"))
 
 
 def _search_path(env: dict[str, str]) -> list[str]:
-    """Return the folders in which a process with this environment looks for modules first, from its working directory."""
+    """Return the folders of PYTHONPATH in this environment as absolute paths, relative to the working directory."""
     return [os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]  # noqa: PTH100
 
 
 def _run_module(argv: list[str], env: dict[str, str]) -> None:
-    guise.set_env(env)
-    guise.show(argv, env, ["SHOAL_HOME", "SHOAL_SPOOL"])
+    process_title.set_env(env)
+    process_title.show(argv, env, ["SHOAL_HOME", "SHOAL_SPOOL"])
     forget_the_past()
-    leave_the_preloaded(ctypes.CDLL(None))
+    skip_unloading_at_exit(ctypes.CDLL(None))
     sys.argv, sys.orig_argv = argv[2:], argv
     sys.path[0] = os.getcwd()  # noqa: PTH109
     runpy.run_module(argv[2], run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
-"""Test files that share a resource of the machine run one after another: a scheduler for pytest-xdist.
+"""Scheduler for pytest-xdist that runs test files which share a resource of the machine one after another.
 
-Every file is a group of its own; files that use the same resource (Ray, Slurm, network namespaces, swarms) form one group,
-which one worker runs in order. `--dist loadgroup` of pytest-xdist does this by markers, but writes the group into
+Every file is its own group; files that use the same resource (Ray, Slurm, network namespaces, swarms) form one group, which
+one worker runs in order. `--dist loadgroup` of pytest-xdist does this by markers, but writes the group into
 `Item._nodeid`, which pytest 9.2 no longer reads. Here the controller decides by the file's name, and no marker is needed.
 """
 
@@ -18,7 +18,7 @@ RESOURCES = {
     "hosts": re.compile(r"test_(hosts|lease)"),
     "swarm": re.compile(r"test_swarm"),
 }
-"""Names of resources that only one file at a time may use, and which files use them."""
+"""Resource that only one file at a time may use → pattern of the files that use it."""
 
 
 def file_of(nodeid: str) -> str:
@@ -27,14 +27,14 @@ def file_of(nodeid: str) -> str:
 
 
 def group_of(nodeid: str) -> str:
-    """Return the resource that the file of a test needs for itself, or the file."""
+    """Return the resource that the file of a test needs exclusively, else the file."""
     file = file_of(nodeid)
     name = file.rpartition("/")[2]
     return next((resource for resource, files in RESOURCES.items() if files.match(name)), file)
 
 
 def expected(nodeids: Iterable[str], seconds: Mapping[str, int], unknown: int = 60) -> Counter[str]:
-    """Return the expected seconds of every group among the tests; a file whose time is not known counts as `unknown`."""
+    """Return the expected seconds of every group of the tests; a file without a known time counts as `unknown`."""
     total: Counter[str] = Counter()
     for file in {file_of(nodeid) for nodeid in nodeids}:
         total[group_of(file)] += seconds.get(file, unknown)

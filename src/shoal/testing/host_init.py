@@ -1,6 +1,6 @@
-"""The first process of a host (see `hosts.py`): mounts what is its own, starts sshd, reaps orphans.
+"""First process of a host (see `hosts.py`): mounts the host's own files, starts sshd, reaps orphans.
 
-Run as a file by a bare interpreter with the host's config; says what it has reached, line by line, on stdout.
+A bare interpreter runs this file with the host's config. It prints its progress to stdout, line by line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Hosts for tests: network, processes, hostname and home of their own (Linux namespaces), with a real sshd, on one bridge.
+"""Hosts for tests: Linux namespaces with their own network, processes, hostname and home and a real sshd, on one bridge.
 
-They share this machine's disk, kernel and clock, but for their home, /run, /dev/shm and what is hidden from them. Needs
-root, iproute2 and openssh-server; `missing()` says what is not there. All is gone when the `lan` is left, or we die.
+They share this machine's disk, kernel and clock, except for their home, /run, /dev/shm and hidden directories. Needs root,
+iproute2 and openssh-server; `missing()` returns what is missing. All is removed at the end of `lan`, or when we die.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
 
 from shoal.testing.line import Line
 from shoal.testing.patience import patient
+from shoal.testing.processes import lives, program
 
 SSH_PORT = 22
 USER = "root"
@@ -34,19 +36,19 @@ _TOOLS = {"ip": "iproute2", "sshd": "openssh-server", "ssh-keygen": "openssh-cli
 
 
 def missing() -> str | None:
-    """Why hosts cannot be made here, to skip tests with; None if they can."""
+    """Return why this machine cannot make hosts, as a reason to skip tests; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces as hosts need root on Linux"
-    lacking = sorted({package for tool, package in _TOOLS.items() if _tool(tool) is None})
-    if lacking:
-        return f"network namespaces as hosts need {', '.join(lacking)}: apt-get install {' '.join(lacking)}"
+    absent = sorted({package for tool, package in _TOOLS.items() if _tool(tool) is None})
+    if absent:
+        return f"network namespaces as hosts need {', '.join(absent)}: apt-get install {' '.join(absent)}"
     tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False)
-    return None if tried.returncode == 0 else "this kernel or container lets nobody make network namespaces"
+    return None if tried.returncode == 0 else "this kernel or container does not allow network namespaces"
 
 
 @contextmanager
 def lan(*names: str, hide: Sequence[Path] = ()) -> Iterator[Lan]:
-    """Hosts by these names on one bridge, up and with sshd listening. `hide`: directories they see empty."""
+    """Start hosts of these names on one bridge, with sshd listening. `hide`: directories that are empty for them."""
     net = Lan()
     try:
         for name in names:
@@ -57,7 +59,7 @@ def lan(*names: str, hide: Sequence[Path] = ()) -> Iterator[Lan]:
 
 
 class Lan:
-    """One bridge: this machine is at `address`, the hosts beside it. `key` opens them all by SSH."""
+    """Network of this machine (at `address`) and the hosts, on one bridge. `key` is the SSH key of all hosts."""
 
     def __init__(self) -> None:
         self.tag = secrets.token_hex(3)
@@ -65,7 +67,7 @@ class Lan:
         self.prefix = _free_prefix()
         self.address = f"{self.prefix}.1"
         self.hosts: list[Host] = []
-        # Short on purpose: sockets below a host's home must stay within the 107 characters the kernel allows.
+        # Short, because paths of sockets below a host's home may have at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="sh-"))
         self.key = self.folder / "id"
         _ssh_keygen(self.key)
@@ -73,9 +75,23 @@ class Lan:
         _ip("addr", "add", f"{self.address}/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
 
-    def add(self, name: str, *, hide: Sequence[Path] = (), line: Line | None = None) -> Host:
-        """`line`: what its cable is like; None: a short one."""
-        host = Host(self, name, len(self.hosts) + 11, hide, line)
+    def add(
+        self,
+        name: str,
+        *,
+        hide: Sequence[Path] = (),
+        line: Line | None = None,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> Host:
+        """Add a host and boot it.
+
+        Args:
+            name: Its hostname.
+            hide: Directories that are empty for it.
+            line: Delay, loss and speed of its cable; None: an ideal one.
+            env: Variables of all logins by SSH, such as those of a fake driver.
+        """
+        host = Host(self, name, len(self.hosts) + 11, hide, line, env)
         self.hosts.append(host)
         host.boot()
         return host
@@ -92,9 +108,11 @@ class Lan:
 
 
 class Host:
-    def __init__(self, net: Lan, name: str, number: int, hide: Sequence[Path], line: Line | None):
+    def __init__(
+        self, net: Lan, name: str, number: int, hide: Sequence[Path], line: Line | None, env: Mapping[str, str]
+    ):
         self.net, self.name = net, name
-        self._line = line
+        self._line, self._own_env = line, dict(env)
         self._carrier: subprocess.Popen[bytes] | None = None
         self.address = f"{net.prefix}.{number}"
         self.home = net.folder / name
@@ -107,7 +125,7 @@ class Host:
 
     @property
     def target(self) -> str:
-        """What to give to ssh."""
+        """Destination for ssh."""
         return f"{USER}@{self.address}"
 
     @property
@@ -121,7 +139,7 @@ class Host:
         return self._init is not None and self._init.is_running()
 
     def boot(self) -> None:
-        """Switch it on; its disk is as it was left. Returns once sshd answers."""
+        """Start the host and wait until sshd answers. Its disk is unchanged since the last time."""
         argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--uts", "--pid", "--ipc", "--fork",
                 "--kill-child", "--mount-proc", sys.executable, "-I", str(Path(__file__).with_name("host_init.py")),
                 str(self._config)]  # fmt: skip
@@ -136,7 +154,7 @@ class Host:
     def run(
         self, *argv: str, check: bool = True, timeout: float = 60, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program there, as somebody at its keyboard would."""
+        """Run a program on the host."""
         env = self.env() | options.pop("env", {})
         return subprocess.run(
             [*self._enter(), *argv], env=env, cwd=self.home, capture_output=True, text=True, timeout=timeout, check=check,
@@ -148,26 +166,27 @@ class Host:
         return subprocess.Popen([*self._enter(), *argv], env=env, cwd=options.pop("cwd", self.home), **options)
 
     def env(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "USER": USER, "LOGNAME": USER, "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        names = {"HOME": str(self.home), "USER": USER, "LOGNAME": USER, "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        return names | self._own_env
 
     def processes(self) -> list[psutil.Process]:
-        """All that runs there, parents before their children, but for its init and sshd."""
+        """Return all processes of the host, parents before their children, without its init and sshd."""
         if not self.is_up:
             return []
         assert self._init is not None
         found = {p.pid: p for p in self._init.children(recursive=True)}
-        # What `run` and `popen` start has its parent outside.
+        # Processes started by `run` and `popen` have their parent outside.
         found |= {p.pid: p for p in psutil.process_iter() if _namespace(p.pid) == _namespace(self._init.pid)}
-        return [p for p in found.values() if p.pid != self._init.pid and _lives(p) and p.name() != "sshd"]
+        return [p for p in found.values() if p.pid != self._init.pid and lives(p) and program(p) != "sshd"]
 
     def kill(self) -> None:
-        """The power goes: the cable first, so that nobody hears of it, then every process at once."""
+        """Simulate a power failure: disconnect the cable first, so that no one is notified, then kill all processes."""
         if self._shell is None or self._shell.stdin is None or self._shell.stdout is None:
             return
         self.cut()
         entered = self._entered()
         (self._init or self._shell).kill()
-        while self._shell.poll() is None:  # it ends with the init it has started, once all there is reaped
+        while self._shell.poll() is None:  # it ends after its init, once all processes are reaped
             _continue(entered)
             time.sleep(0.01)
         self._shell.stdin.close()
@@ -180,7 +199,7 @@ class Host:
             _ip("link", "del", self._cable)
 
     def freeze(self) -> None:
-        """Nothing there moves until `thaw`; its network still answers pings, as that of a hung machine does."""
+        """Stop all processes until `thaw`; the network still answers pings, like that of a hung machine."""
         assert self._init is not None
         self._init.send_signal(signal.SIGSTOP)
         while moving := [p for p in self._all() if p.status() != psutil.STATUS_STOPPED]:
@@ -192,7 +211,7 @@ class Host:
         _continue([*reversed(self._all()), *self._entered()])
 
     def cut(self) -> None:
-        """Pull the cable."""
+        """Disconnect the cable."""
         with suppress(subprocess.CalledProcessError):
             _ip("link", "set", self._cable, "down")
 
@@ -201,7 +220,7 @@ class Host:
 
     @contextmanager
     def slow_cable(self, mbit_s: int) -> Iterator[None]:
-        """What is sent to it comes at this speed; CalledProcessError where the kernel cannot do that."""
+        """Limit the speed of data sent to the host. Raise CalledProcessError if the kernel does not support it."""
         tc = [str(_tool("tc")), "qdisc"]
         rate = f"rate {mbit_s}mbit burst 64kb latency 400ms".split()
         subprocess.run([*tc, "add", "dev", self._cable, "root", "tbf", *rate], check=True, capture_output=True)
@@ -213,19 +232,19 @@ class Host:
     def _all(self) -> list[psutil.Process]:
         assert self._init is not None
         found = [self._init, *self._init.children(recursive=True), *self.processes()]
-        return [p for p in found if _lives(p)]
+        return [p for p in found if lives(p)]
 
     def _entered(self) -> list[psutil.Process]:
-        """The nsenters of `run` and `popen`: they stop when their child is stopped, and reap it."""
+        """Return the nsenter processes of `run` and `popen`: they stop when their child is stopped, and reap it."""
         parents = (process.parent() for process in self.processes())
-        return [parent for parent in parents if parent is not None and _lives(parent) and parent.name() == "nsenter"]
+        return [parent for parent in parents if parent is not None and lives(parent) and program(parent) == "nsenter"]
 
     def _enter(self) -> list[str]:
         assert self._init is not None, f"host {self.name} is down"
         return ["nsenter", "--target", str(self._init.pid), "--mount", "--net", "--uts", "--ipc", "--pid", "--"]
 
     def _plug(self) -> None:
-        """A cable from the bridge into the host's namespace, then its addresses."""
+        """Connect a cable from the bridge to the host's namespace, and set the host's addresses."""
         assert self._init is not None and self._shell is not None and self._shell.stdin is not None
         pid = str(self._init.pid)
         if self._line is None:
@@ -235,7 +254,7 @@ class Host:
             _ip("link", "set", far, "netns", pid, "name", "eth0")
         _ip("link", "set", self._cable, "master", self.net.bridge, "up")
         inside = ["nsenter", "--target", pid, "--net", "ip"]
-        # A machine keeps its card when it is switched off: neighbours remember where to send for up to a minute.
+        # The MAC address stays the same after a restart: neighbours cache it for up to a minute.
         card = ":".join(["02", "5a", *(f"{int(part):02x}" for part in self.address.split("."))])
         for words in (
             f"link set eth0 address {card}", f"addr add {self.address}/24 dev eth0", "link set lo up", "link set eth0 up",
@@ -248,16 +267,16 @@ class Host:
         assert self._shell is not None and self._shell.stdout is not None
         line = self._shell.stdout.readline().strip()
         if line != word:
-            raise RuntimeError(f"host {self.name} did not come up: said {line!r} instead of {word!r}")
+            raise RuntimeError(f"host {self.name} did not start: it printed {line!r} instead of {word!r}")
 
     def _write_etc(self, hide: Sequence[Path]) -> Path:
-        """What differs from this machine's /etc: who lives where, its own name, no name server, its sshd."""
+        """Write the files that differ from this machine's /etc: passwd, hosts, resolv.conf and those of sshd."""
         etc = self._etc
         etc.mkdir()
         users = Path("/etc/passwd").read_text().splitlines()
         mine = f"{USER}:x:0:0:{USER}:{self.home}:/bin/bash"
         (etc / "passwd").write_text("\n".join(mine if u.startswith(f"{USER}:") else u for u in users) + "\n")
-        # As Debian does it: whoever looks up their own name for an address gets one that nobody else can reach.
+        # As in Debian: a host that looks up its own name gets an address that no other host can reach.
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {self.name}\n")
         (etc / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         _ssh_keygen(etc / "host_key")
@@ -265,6 +284,8 @@ class Host:
         lines = [f"Port {SSH_PORT}", f"ListenAddress {self.address}", f"HostKey {etc / 'host_key'}", "UsePAM no",
                  f"AuthorizedKeysFile {etc / 'authorized_keys'}", "PasswordAuthentication no", "StrictModes no",
                  "PidFile none", "PermitRootLogin prohibit-password", "UseDNS no", "MaxStartups 100"]  # fmt: skip
+        if self._own_env:
+            lines.append(f"SetEnv {' '.join(f'{name}={value}' for name, value in self._own_env.items())}")
         (etc / "sshd_config").write_text("\n".join(lines) + "\n")
         config = etc / "host.json"
         sshd = [str(_tool("sshd")), "-D", "-f", str(etc / "sshd_config"), "-E", str(etc / "sshd.log")]
@@ -289,7 +310,7 @@ def _ssh_keygen(path: Path) -> None:
 
 
 def _free_prefix() -> str:
-    """10.x.y of a network this machine is not in."""
+    """Return the prefix 10.x.y of a network that this machine is not in."""
     taken = {a.address.rpartition(".")[0] for addresses in psutil.net_if_addrs().values() for a in addresses}
     while True:
         prefix = f"10.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}"
@@ -308,13 +329,6 @@ def _continue(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _wait_for_port(address: str, port: int) -> None:

@@ -1,6 +1,6 @@
-"""Fixtures that fail a test, or a file of tests, which leaves something behind.
+"""Fixtures that fail a test, or a file of tests, that leaves something behind.
 
-After each test: environment variables, the working directory and threads that keep a process from ending. After each file:
+After each test: environment variables, the working directory, an open run and threads that keep a process from ending. After each file:
 processes (children, and detached ones whose data directory is below this run's temporary folder). After the run: network
 namespaces and links. Import the fixtures into a `conftest.py`; a session-wide helper process is declared with `keep`.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Container, Iterator
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from shoal.testing.patience import patient
+from shoal.testing.processes import command
 
 __all__ = ["nothing_left_by_file", "nothing_left_by_test"]
 
@@ -38,7 +40,7 @@ def keep(pid: int) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_by_test() -> Iterator[None]:
-    """Fail a test that leaves its environment, working directory or a thread behind; put the first two back."""
+    """Fail a test that leaves its environment, working directory, run or a thread behind; put back all but the last."""
     variables, folder, threads = dict(os.environ), Path.cwd(), set(threading.enumerate())
     yield
     left = [f"variable {name}" for name in _changed(variables)]
@@ -48,6 +50,7 @@ def nothing_left_by_test() -> Iterator[None]:
     if Path.cwd() != folder:
         left.append(f"working directory {Path.cwd()}")
         os.chdir(folder)
+    left += _open_run()
     left += [f"thread {thread.name}" for thread in _lasting_threads(threads)]
     if left:
         pytest.fail(f"left behind: {', '.join(sorted(left))}", pytrace=False)
@@ -75,6 +78,16 @@ def network() -> set[str]:
     return {entry.name for folder in _NETWORK if folder.is_dir() for entry in folder.iterdir()}
 
 
+def _open_run() -> list[str]:
+    """End the run that `shoal.init` of this process has begun, and name it."""
+    start = sys.modules.get("shoal.sdk.start")
+    run = start.current() if start is not None else None
+    if run is None:
+        return []
+    run.finish(status="failed")
+    return ["a run that was not finished"]
+
+
 def _changed(variables: dict[str, str]) -> list[str]:
     names = set(os.environ) | set(variables)
     return [n for n in names if os.environ.get(n) != variables.get(n) and not n.startswith(_LIBRARIES)]
@@ -91,7 +104,7 @@ def _lasting_threads(before: set[threading.Thread]) -> list[threading.Thread]:
 
 
 def _is_pool(thread: threading.Thread) -> bool:
-    """Tell idle threads of executors apart: they end with the process, and libraries keep them for later."""
+    """Check for an idle thread of an executor: it ends with the process, and libraries keep it for later."""
     return thread.name.startswith(("ThreadPoolExecutor", "asyncio_", "AnyIO", "calls of tests"))
 
 
@@ -123,8 +136,8 @@ def _ours(before: Container[tuple[int, float]], folder: str) -> list[psutil.Proc
 
 
 def _is_tracker(process: psutil.Process) -> bool:
-    """Tell apart helpers that live as long as the process that uses them: those of `multiprocessing`, and the one browser."""
-    line = " ".join(process.cmdline())
+    """Check for a helper that lives as long as the process that uses it: those of `multiprocessing`, and the browser."""
+    line = command(process)
     return any(name in line for name in _HELPERS)
 
 

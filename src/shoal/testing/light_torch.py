@@ -1,8 +1,7 @@
-"""Keeps torch's compiler out of a test's training script, which imports this module first.
+"""Avoids the import of torch's compiler in the training script of a test, which imports this module first.
 
-The first optimizer imports `torch._dynamo`, for two thirds of the time that torch itself takes. In a script that compiles
-nothing the functions called then have no effect, so stand-ins without effect do. Whatever else is asked for brings the
-compiler in after all.
+The first optimizer imports `torch._dynamo`, which takes two thirds as long as torch itself. In a script that compiles nothing,
+the functions that are called have no effect, so stand-ins replace them. Any other attribute imports the real compiler.
 """
 
 from __future__ import annotations

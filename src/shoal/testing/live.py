@@ -1,4 +1,4 @@
-"""A real server process with a data directory of its own, for tests and benchmarks: start, kill -9, start again."""
+"""Real server process with its own data directory, for tests and benchmarks: start, kill -9, start again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WAIT_S = 60.0
 
 
 class LiveServer:
-    """Everything it starts carries SHOAL_HOME=<its home> in the environment, which is how leftovers are found."""
+    """Server process of a test. All processes it starts have SHOAL_HOME=<its home>, by which leftovers are found."""
 
     def __init__(
         self,
@@ -34,15 +34,30 @@ class LiveServer:
         store: str | None = None,
         preflight: bool = False,
         warm: bool = True,
+        prefork: bool = True,
         **settings: Any,
     ):
-        """`preflight`: whether jobs that should have one are tried before they are submitted.
+        """Configure a server.
 
-        `warm`: whether the server may preload torch for its jobs, which takes six seconds of a processor; without it each
-        agent starts by its command line. `settings`: further ones of the server, for its first start.
+        Args:
+            home: Data directory.
+            slots: Number of slots of the machine.
+            store: URL of the store. Default: in the data directory.
+            preflight: Whether jobs that need a preflight get one before they are submitted.
+            warm: Whether the server may preload torch for its jobs. Without it, every agent is started by its command line.
+            prefork: Whether it has its prefork parent for the first job, forked from this run's template, instead of starting
+                one by its command line when jobs follow each other.
+            **settings: Other settings of the server, for its first start.
         """
         self.home, self.slots, self.store = home, slots, store
-        self.settings = {"warm": warm, **({} if preflight else {"preflight_after_h": 0.0}), **settings}
+        # On a busy machine a commit may take a second without anything being wrong.
+        self.settings = {
+            "warm": warm,
+            "busy_after_s": patient(1.0),
+            **({} if preflight else {"preflight_after_h": 0.0}),
+            **settings,
+        }
+        self.prefork = warm and prefork
         self.layout = Layout(home)
 
     def start(self) -> LiveServer:
@@ -51,7 +66,7 @@ class LiveServer:
             ServerSettings(**self.settings).save(self.layout)
         arguments = ["--slots", str(self.slots), *store]
         if server_forks.can_fork():
-            server_forks.start_forked(self.layout, arguments)
+            server_forks.start_forked(self.layout, arguments, prefork=self.prefork)
         else:
             start_server(self.layout, arguments)
         return self
@@ -60,7 +75,7 @@ class LiveServer:
         stop_server(self.layout)
 
     def kill(self) -> None:
-        """kill -9, and gone when this returns."""
+        """Kill the server with SIGKILL and wait until it has ended."""
         record = read_record(self.layout)
         if record is not None:
             process = psutil.Process(record.pid)
@@ -87,9 +102,9 @@ class LiveServer:
         process: bool = False,
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `shoal ARGS` as a person would; fails unless it exits with `check` (None: any).
+        """Run `shoal ARGS`; fail unless it exits with `check` (None: any code).
 
-        `process`: in a process of its own, where that is the subject; otherwise only commands that start the user's code.
+        `process`: run it in its own process. By default only commands that run the user's code get one.
         """
         done = run_cli(args, cwd=cwd or self.home, env=self.env() | (env or {}), process=process, **options)
         if check is not None and done.returncode != check:
@@ -102,7 +117,7 @@ class LiveServer:
         return json.loads(self.cli(*args, "--json", check=check).stdout)
 
     def logs(self, job: str, *args: str) -> list[dict[str, Any]]:
-        """The job's lines, as `training logs --json` gives them: one object a line."""
+        """Return the log lines of a job, as `training logs --json` prints them."""
         return [json.loads(line) for line in self.cli("training", "logs", job, *args, "--json").stdout.splitlines()]
 
     def env(self) -> dict[str, str]:
@@ -114,7 +129,7 @@ class LiveServer:
         return found
 
     def wait_for(self, job: str, condition: Callable[[Any], bool], what: str = "", timeout_s: float = _WAIT_S) -> Any:
-        """The job's view once `condition` holds for it."""
+        """Return the job once `condition` is true for it; fail after the limit."""
         deadline = time.monotonic() + patient(timeout_s)
         with self.client() as client:
             while True:
@@ -128,7 +143,7 @@ class LiveServer:
                 time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that belongs to this home, but for ourselves."""
+        """Return every process with this home, except this process."""
         mine, found = os.getpid(), []
         for process in psutil.process_iter():
             try:
@@ -140,7 +155,7 @@ class LiveServer:
         return found
 
     def agents(self) -> list[int]:
-        """Of these, the pids of agents and of what they have started: neither the server nor what keeps torch warm."""
+        """Return the pids of agents and of the processes they started, without the server and its prefork parents."""
         found = []
         for process in self.processes():
             try:
@@ -151,7 +166,7 @@ class LiveServer:
         return found
 
     def close(self) -> None:
-        """Stop the server and end all that is left, by pid."""
+        """Stop the server and kill all remaining processes of this home, by pid."""
         self.stop()
         for process in self.processes():
             try:
@@ -173,7 +188,7 @@ def live_server(home: Path, **options: Any) -> Iterator[LiveServer]:
 
 
 def processes_of(job_id: str) -> list[psutil.Process]:
-    """Every live process of a job, on whatever host of this machine's, by its id in their environment."""
+    """Return every live process of a job, on all hosts of this machine, by the job id in their environment."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,7 +1,7 @@
-"""Command lines parsed many times in one process, without working out the options of a command each time.
+"""Faster parsing of many command lines in one process: the options of each command are computed once.
 
-cyclopts reads the signature of every command on the way to the one that is called, up to five times per call. For a person
-that is once; for tests of hundreds of command lines it is most of their time.
+cyclopts reads the signature of every command on the path to the called one, up to five times per call. For a user that
+happens once; for tests of hundreds of command lines it is most of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cyclopts.argument import Argument, ArgumentCollection
 
 @contextmanager
 def signatures_read_once() -> Iterator[None]:
-    """Keep what cyclopts finds out about each command, and give every parse its own copy of it."""
+    """Cache the options that cyclopts reads for each command, and give every parse its own copy."""
     original = App.assemble_argument_collection
     kept: dict[object, tuple[ArgumentCollection, object]] = {}
 
@@ -33,17 +33,17 @@ def signatures_read_once() -> Iterator[None]:
 
         if default_parameter is not None:
             return read()
-        frames = [list(frame) for frame in app.app_stack.stack]  # the apps whose defaults count, by the way taken
+        frames = [list(frame) for frame in app.app_stack.stack]  # the apps whose defaults apply
         key = (id(app), parse_docstring, *(tuple(map(id, frame)) for frame in frames))
         if key not in kept:
-            kept[key] = read(), (app, frames)  # what is held keeps its id
+            kept[key] = read(), (app, frames)  # a reference, so that the id stays in use
         return _unused(kept[key][0])
 
     hints = functools.cache(get_type_hints)
     with (
         patch.object(App, "assemble_argument_collection", assemble),
         patch.object(cyclopts.field_info, "get_type_hints", hints),
-        # A command line is parsed before pydantic is imported, so that nothing validates with it; here it is there already.
+        # In a real command, pydantic is not imported yet when the command line is parsed, and so not used; here it is.
         patch.object(cyclopts.argument._argument, "parse_version", lambda _: (1,)),
     ):
         yield
@@ -53,7 +53,7 @@ _collection = cast(Callable[[Iterable[Argument]], ArgumentCollection], ArgumentC
 
 
 def _unused(collection: ArgumentCollection) -> ArgumentCollection:
-    """Copy arguments that no words were given to, with the ties between them."""
+    """Copy arguments without their tokens, and keep the links between them."""
     copies: dict[int, Argument] = {}
 
     def one(argument: Argument) -> Argument:

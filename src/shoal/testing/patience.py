@@ -1,7 +1,7 @@
 """Time limits of tests, scaled by how fast this machine is right now.
 
-A test waits for a condition; its limit only says when to give up. `patient(30)` is 30 s on a quiet machine of two cores and
-more on a slow or busy one. The speed is measured once, at the start of a run, and handed to all its processes in
+A test waits for a condition; its limit only says when to give up. `patient(30)` is 30 s on an idle machine with two cores and
+more on a slow or busy one. The speed is measured once, at the start of a run, and passed to all its processes in
 `SHOAL_TEST_PATIENCE`.
 """
 
@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 VARIABLE = "SHOAL_TEST_PATIENCE"
 _ROUNDS = 2_000_000
 _REFERENCE_S = 0.11
-"""The time one calibration loop takes on a quiet machine of the kind the limits were written for."""
+"""Seconds of one calibration loop on an idle machine of the kind the limits were written for."""
 _MOST = 8.0
 
 
@@ -45,7 +45,7 @@ def measure() -> float:
     """Time the same loop on every core at once, so that a machine shared with others counts as slow; return the factor."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     with ProcessPoolExecutor(cores) as pool:
-        list(pool.map(_loop, [1_000] * cores))  # processes are started before the clock is
+        list(pool.map(_loop, [1_000] * cores))  # starts the processes before the measurement
         taken = statistics.median(pool.map(_loop, [_ROUNDS] * cores * 3))
     return min(_MOST, max(1.0, taken / _REFERENCE_S))
 

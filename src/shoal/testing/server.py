@@ -1,4 +1,4 @@
-"""A server without a process: its context on a real SQLite file, people to fill it with, and a client for its app.
+"""Server without a process, for tests: its context on a real SQLite file, factories for people, and a client for its app.
 
 Nothing here listens, schedules or starts agents; `shoal.testing.live` does.
 """
@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from starlette.datastructures import State
 
@@ -32,16 +32,19 @@ from shoal.core.settings import Layout, ServerSettings
 from shoal.engines.base import AgentState, Command, Engine, Gang, Machine
 from shoal.engines.many import Engines
 from shoal.server.app import create_app
+from shoal.server.artifacts import chunks, sources
 from shoal.server.context import Context
 from shoal.server.db import Database
-from shoal.server.guards import Guards, Passwords
-from shoal.server.live import Live
+from shoal.server.jobs import service as jobs
+from shoal.server.migrations import HEAD
 from shoal.server.models import Base
 from shoal.server.models.jobs import Attempt, Node
-from shoal.server.models.people import Member, Workspace
+from shoal.server.models.workspaces import Member, Workspace
+from shoal.server.notifications import Notifications
+from shoal.server.people import accounts, keys
+from shoal.server.people.guards import Guards, Passwords
+from shoal.server.people.vault import Vault
 from shoal.server.policy import Access, Principal, hash_token
-from shoal.server.services import accounts, chunks, jobs, keys, sources
-from shoal.server.services.vault import Vault
 from shoal.store.hashing import chunk_hash
 from shoal.store.local import LocalStore
 from shoal.store.wire import encode_frames
@@ -52,7 +55,7 @@ atexit.register(_AT_EXIT.close)
 
 
 class IdleEngine(Engine):
-    """One machine that never starts anything."""
+    """Engine with one machine that never starts anything."""
 
     def __init__(self, slots: int = 4):
         self.slots = slots
@@ -84,7 +87,7 @@ class IdleEngine(Engine):
 def make_context(
     home: Path, *, private: bool = True, settings: ServerSettings | None = None, engine: Engine | None = None
 ) -> Context:
-    """An empty server in `home`, with password hashing made cheap. Close its `db` when done."""
+    """Make an empty server in `home`, with cheap password hashing. Close its `db` at the end."""
     layout = Layout(home)
     if not layout.database.exists():
         layout.database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,23 +100,26 @@ def make_context(
         store=LocalStore(layout.store_dir),
         vault=Vault(layout.secret_key),
         engine=engine if isinstance(engine, Engines) else Engines(local=engine or IdleEngine()),
-        live=Live(),
+        live=Notifications(),
         guards=Guards(passwords=Passwords(memory_kib=8, time_cost=1)),
     )
 
 
 @functools.cache
 def _empty_database() -> bytes:
-    """The file of a database with all tables and no rows; to make them takes longer than most tests."""
+    """Return the file of a database with all tables and no rows. Cached: creating them takes longer than most tests."""
     with tempfile.TemporaryDirectory() as folder:
         db = Database(Path(folder) / "empty.db", synchronous="OFF")
         Base.metadata.create_all(db.writer)
+        with db.writer.begin() as connection:
+            connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+            connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
         db.close()
         return db.path.read_bytes()
 
 
 def make_app(context: Context) -> FastAPI:
-    """`create_app`, but its routes are built only once per process: that takes longer than most tests."""
+    """Make an app like `create_app`, but build the routes once per process: that takes longer than most tests."""
     app = copy.copy(_first_app())
     app.state = State()
     app.state.context = context
@@ -132,13 +138,13 @@ def run_async(function: Callable[[], Awaitable[T]]) -> T:
 
 @functools.cache
 def _portal() -> BlockingPortal:
-    """Keep one loop and its worker threads for all calls: to make them anew takes longer than most calls."""
+    """Return the one loop (with its worker threads) for all calls: starting one takes longer than most calls."""
     portal = start_blocking_portal(name="calls of tests")
     return _AT_EXIT.enter_context(portal)
 
 
 class AppClient:
-    """Calls an app in this process, as one caller. A bug in the app is a 500 here, as it is for people."""
+    """Client of an app in this process. An exception in the app gives status 500, as for real clients."""
 
     def __init__(self, app: FastAPI, token: str | None = None, *, headers: dict[str, str] | None = None,
                  address: str = "127.0.0.1"):  # fmt: skip
@@ -171,7 +177,7 @@ class Person:
     user_id: str
     email: str
     workspace_id: str
-    """Their own first workspace, 'default'."""
+    """Id of the person's first workspace, 'default'."""
     key: str
     key_id: str
 
@@ -181,7 +187,7 @@ class Person:
 
 
 def add_person(ctx: Context, email: str, *, is_admin: bool = False) -> Person:
-    """Someone with an account, a workspace and a key to all of it."""
+    """Add a person with an account, a workspace and a key with all scopes."""
     token = keys.new_token(keys.KEY_PREFIX)
 
     def work(session: Session) -> Person:
@@ -199,7 +205,7 @@ def add_member(ctx: Context, workspace_id: str, person: Person, role: Role) -> N
 
 def add_key(ctx: Context, person: Person, name: str, *, scopes: list[Scope] | None = None,
             life: timedelta | None = None, revoked: bool = False) -> str:  # fmt: skip
-    """Another key of a person's; a negative `life` makes it expired."""
+    """Add another key of a person and return it; a negative `life` makes it expired."""
     token = keys.new_token(keys.KEY_PREFIX)
 
     def work(session: Session) -> None:
@@ -213,7 +219,7 @@ def add_key(ctx: Context, person: Person, name: str, *, scopes: list[Scope] | No
 
 
 def add_source(ctx: Context, person: Person, text: bytes = b"print('hello')\n") -> str:
-    """A source with one file, train.py; returns its id."""
+    """Add a source with one file, train.py; return its id."""
     access, digest = person.access(), chunk_hash(text)
     chunks.put(ctx, access.workspace_id, b"".join(encode_frames([(digest, text)])))
     entry = FileEntry(path="train.py", size=len(text), chunks=[Chunk(hash=digest, size=len(text))])
@@ -221,13 +227,13 @@ def add_source(ctx: Context, person: Person, text: bytes = b"print('hello')\n") 
 
 
 def add_job(ctx: Context, person: Person, name: str = "a-job", *, text: bytes = b"print('hello')\n") -> str:
-    """A queued job in the person's own workspace, running a train.py of this text; returns its id."""
+    """Add a queued job in the person's own workspace that runs a train.py with this text; return its id."""
     spec = JobSpec(name=name, entry=["train.py"], source_id=add_source(ctx, person, text))
     return jobs.submit(ctx, person.access(), spec).id
 
 
 def add_node(ctx: Context, job_id: str) -> str:
-    """A first attempt of one node; returns its agent's token."""
+    """Add a first attempt with one node; return the token of its agent."""
     token = keys.new_token("shoala_")
 
     def work(session: Session) -> None:

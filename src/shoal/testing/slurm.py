@@ -1,6 +1,6 @@
-"""A Slurm cluster for tests: a controller and several nodes, all on this machine, gone when it is left.
+"""Slurm cluster for tests: a controller and several nodes, all on this machine, removed at the end of the block.
 
-Needs root and Debian's slurmctld, slurmd, slurm-client and munge; `missing()` says what is not there.
+Needs root and Debian's slurmctld, slurmd, slurm-client and munge; `missing()` returns what is missing.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=ALL Default=NO MaxTime=INFINITE State=DOWN
 """
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
-"""Any files will do for GPUs that nobody uses."""
-# There is no systemd in a container to ask for a cgroup.
+"""Files that stand for GPUs. Any files work, because nothing uses them."""
+# A container has no systemd that could create a cgroup.
 _CGROUP = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
 def missing() -> str | None:
-    """Why there can be no cluster here, to skip tests with; None if there can."""
+    """Return why this machine cannot run a cluster, as a reason to skip tests; None if it can."""
     if os.geteuid() != 0:
-        return "a Slurm cluster of one's own needs root"
-    lacking = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_path()) is None})
-    return f"needs Slurm: apt-get install {' '.join(lacking)}" if lacking else None
+        return "a private Slurm cluster needs root"
+    absent = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_path()) is None})
+    return f"needs Slurm: apt-get install {' '.join(absent)}" if absent else None
 
 
 class Cluster:
-    """Commands find it by `env`; its nodes are called c1, c2 and so on."""
+    """Slurm cluster. Commands find it through `env`; its nodes are named c1, c2 and so on."""
 
     def __init__(self, folder: Path, nodes: int, cpus: int, gpus: int = 0, net: Lan | None = None):
-        """`gpus` are made up, but Slurm hands them out. With a `net`, its hosts are the nodes."""
+        """Write the configuration. `gpus` are fake, but Slurm assigns them. With a `net`, its hosts are the nodes."""
         self.folder, self.cpus, self.gpus, self._net = folder, cpus, gpus, net
         self.names = [host.name for host in net.hosts] if net else [f"c{n + 1}" for n in range(nodes)]
         self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -97,13 +97,13 @@ class Cluster:
         self._until(self._answers)
 
     def start_node(self, name: str) -> None:
-        """Its slurmd; also after its host has been down."""
+        """Start the slurmd of a node; also after its host has been down."""
         if name in self._daemons:
             self._daemons.pop(name).wait(10)
         self._daemon(name, "slurmd", "-D", "-N", name, host=self._net[name] if self._net else None)
 
     def stop_controller(self) -> None:
-        """Nothing answers any more; what runs goes on."""
+        """Stop the controller: Slurm does not answer any more, but running jobs continue."""
         daemon = self._daemons.pop("slurmctld")
         daemon.terminate()
         daemon.wait(30)
@@ -115,7 +115,7 @@ class Cluster:
         return done.stdout
 
     def queue(self) -> list[str]:
-        """Names of the jobs in it."""
+        """Return the names of the jobs in the queue."""
         return self.run("squeue", "-h", "-o", "%j").split()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Cluster:
                 process.kill()
 
     def processes(self) -> list[psutil.Process]:
-        """What runs in its jobs, but for what has put on another environment."""
+        """Return the processes of its jobs, by their environment; a process that changed it is not found."""
         found, mine = [], os.getpid()
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -186,17 +186,17 @@ class Cluster:
         while not condition():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             if ended or time.monotonic() > deadline:
-                raise AssertionError(f"Slurm did not come up ({', '.join(ended) or 'in time'}):\n{self._words()}")
+                raise AssertionError(f"Slurm did not start ({', '.join(ended) or 'in time'}):\n{self._log_ends()}")
             time.sleep(0.05)
 
-    def _words(self) -> str:
+    def _log_ends(self) -> str:
         logs = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
 
 
 @contextmanager
 def slurm_cluster(*, nodes: int = 2, cpus: int = 4, gpus: int = 0, net: Lan | None = None) -> Iterator[Cluster]:
-    # Short on purpose: munge's socket must stay within the 107 characters the kernel allows.
+    # Short, because the path of munge's socket may have at most 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="sl-"))
     folder.chmod(0o755)
     cluster = Cluster(folder, nodes, cpus, gpus, net)

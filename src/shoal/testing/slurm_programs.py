@@ -1,6 +1,6 @@
-"""Slurm's programs, played by shell scripts that read and write files: for tests of what Shoal makes of their words.
+"""Fakes of Slurm's programs: shell scripts that read and write files, for tests of how Shoal parses their output.
 
-Real Slurm is in `shoal.testing.slurm`.
+A real Slurm cluster is in `shoal.testing.slurm`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SCRIPTS = {
         [ "$1" = --version ] && { echo slurm-wlm 22.05.8; exit 0; }
         cat "$STATE/hosts"
     """,
-    "squeue": 'cat "$STATE/queue"',
+    "squeue": 'echo >>"$STATE/asked"; cat "$STATE/queue"',
     "srun": 'echo "srun $*" >>"$STATE/calls"; cat "$STATE/srun" 2>/dev/null',
     "sbatch": """
         echo "$@" >>"$STATE/calls"
@@ -34,7 +34,7 @@ _SCRIPTS = {
 
 
 class SlurmPrograms:
-    """Put `path` first on PATH. `queue` and `hosts` are what squeue and sinfo print."""
+    """Fake Slurm programs; set PATH to `path` to use them. `queue` and `hosts` set the output of squeue and sinfo."""
 
     def __init__(self, folder: Path):
         self.state, self._bin = folder / "state", folder / "bin"
@@ -56,12 +56,18 @@ class SlurmPrograms:
 
     @property
     def calls(self) -> list[str]:
-        """The command lines of sbatch and scancel so far."""
+        """Command lines of sbatch, srun and scancel so far."""
         return (self.state / "calls").read_text().splitlines()
 
     @property
+    def squeue_calls(self) -> int:
+        """Number of answers of squeue so far."""
+        file = self.state / "asked"
+        return len(file.read_text()) if file.exists() else 0
+
+    @property
     def script(self) -> str:
-        """What was last submitted."""
+        """Script of the last sbatch."""
         return (self.state / "script").read_text()
 
     def hosts(self, *lines: str) -> None:
@@ -71,16 +77,16 @@ class SlurmPrograms:
         (self.state / "queue").write_text("".join(f"{line}\n" for line in lines))
 
     def down(self, is_down: bool = True) -> None:
-        """The controller does not answer."""
+        """Make all programs fail, as when the controller does not answer; or end that."""
         if is_down:
             (self.state / "down").touch()
         else:
             (self.state / "down").unlink(missing_ok=True)
 
     def srun(self, words: str) -> None:
-        """What a program on a node says."""
+        """Set the output of srun."""
         (self.state / "srun").write_text(words)
 
     def refuse(self, words: str) -> None:
-        """sbatch takes no job from now on."""
+        """Make sbatch refuse all jobs from now on, with this message."""
         (self.state / "refuse").write_text(words)

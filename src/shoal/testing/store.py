@@ -1,4 +1,4 @@
-"""The contract of a store, to inherit: a subclass says how to open one on a fresh place, and again on the same place."""
+"""Contract tests of stores. Inherit `StoreContract` and add a fixture `opened`, which opens a store in an empty place."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOWHERE = "0" * 64
 
 
 class StoreContract:
-    """Each test gets its own place."""
+    """Tests that every store must pass. Each test gets its own place."""
 
     @pytest.fixture
     def opened(self) -> Iterator[Callable[[], BlobStore]]:
-        """Opens one and the same place, as several processes would."""
+        """Yield a function that opens the same place each time, as several processes would."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -184,11 +184,11 @@ class StoreContract:
         assert check(store).ok
 
     rounds = 40
-    """Of the race above; fewer where a request costs more."""
+    """Number of rounds of the race above; set it lower where a request is slow."""
 
 
 def made(count: int, *, seed: int = 0, size: int = 2000) -> dict[str, bytes]:
-    """Chunks by hash, the same for the same seed."""
+    """Return chunks by hash, the same for the same seed."""
     out = {}
     for n in range(count):
         data = (
@@ -207,9 +207,9 @@ def manifest_of(chunks: dict[str, bytes]) -> Manifest:
 
 
 def commit_somehow(store: BlobStore, chunks: dict[str, bytes], tries: int = 5000) -> str:
-    """What a client does: send what is missing, commit, and again if a collection came in between.
+    """Send missing chunks and commit, as a client does; repeat if a collection has removed chunks in between.
 
-    The limit only ends a store that never lets one commit: two collectors without grace may well win dozens of times.
+    The limit only detects a store that never lets one commit: two collectors without grace may win dozens of times.
     """
     for _ in range(tries):
         store.put_many((h, chunks[h]) for h in store.missing(chunks))

@@ -1,4 +1,4 @@
-"""The training framework: say what is trained (Params, Model, Trainer); how it is run is a matter of the command line."""
+"""Training framework. A script defines what is trained (Params, Model, Trainer); the command line decides how it is run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When a step fails: all that is needed to see it happen again, in a directory beside the checkpoints and never among them.
+"""Bug capsules: everything needed to replay a failed step, in a directory next to the checkpoints.
 
-`Capsules.save` is called while the exception is still warm. It raises nothing of its own: the failure must stay the failure.
+`Capsules.save` is called while the exception is handled. It never raises, so that the original failure is reported.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from shoal.agent.bugs import ABOUT, capsules_in, step_and_rank
+from shoal.agent.data.bug_capsules import ABOUT, capsules_in, step_and_rank
 from shoal.core.errors import ShoalError
 from shoal.sdk.saving import layout
 from shoal.sdk.saving.rng import packed, set_rng_state
-from shoal.train.frames import failing_frame, frame_at_return, keepable, own_copy, shown
+from shoal.train.frames import failing_frame, frame_at_return, keepable, own_copy, short_texts
 from shoal.train.gradients import non_finite
 
 torch: Any = import_module("torch")
@@ -32,15 +32,16 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 KEPT = 5
-"""Newest capsules of a worker that stay."""
+"""Number of newest capsules kept per worker."""
 _OF_A_PEER = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|NCCL|Broken pipe|Socket Timeout|wait timeout"
 )
 _MOST_TENSORS = 50
 _AGAIN_S = 30.0
+"""Seconds that a second call of train_batch may take."""
 
 Generators = tuple[Any, Any, Any, Any]
-"""Of sdk.saving.rng.raw_rng_state."""
+"""Random state, as returned by sdk.saving.rng.raw_rng_state."""
 
 
 class NonFiniteLoss(ShoalError):
@@ -51,7 +52,7 @@ class NonFiniteLoss(ShoalError):
 
 
 class Capsules:
-    """Those of one worker, below `directory`."""
+    """Capsules of one worker below `directory`."""
 
     def __init__(self, directory: Path, rank: int):
         self._directory, self._rank = directory, rank
@@ -66,10 +67,16 @@ class Capsules:
         about: Mapping[str, Any],
         trainer: Any = None,
     ) -> Path | None:
-        """Write one; None if there is nothing to tell or it cannot be written.
+        """Write a capsule and return its path; None if another worker has failed first or it cannot be written.
 
-        `model` is the plain one; `rng` is from right before train_batch; `about` holds at least step and seen. A loss that is not
-        finite is found when train_batch has returned: with a `trainer` it is called again to see its variables.
+        Args:
+            error: The failure.
+            batch: The batch of the step.
+            model: The model without wrapper.
+            rng: The random state right before train_batch.
+            about: Description of the step, with at least `step` and `seen`.
+            trainer: The trainer. A loss that is not finite is found only after train_batch has returned; it is then called
+                again to capture its variables.
         """
         if is_of_a_peer(error):
             return None
@@ -86,10 +93,10 @@ class Capsules:
             path = self._directory / name
             layout.commit(partial, path)
             self._prune(path)
-            self._tell(path, known)
+            self._announce(path, known)
             return path
         except Exception as problem:
-            logger.warning("shoal: what was known of the failure could not be kept: %s", problem)
+            logger.warning("shoal: the capsule of the failed step could not be saved: %s", problem)
             layout.discard(partial)
             return None
 
@@ -99,20 +106,20 @@ class Capsules:
         for path in mine[: max(0, len(mine) + 1 - KEPT)]:
             layout.discard(path)
 
-    def _tell(self, path: Path, about: Mapping[str, Any]) -> None:
+    def _announce(self, path: Path, about: Mapping[str, Any]) -> None:
         from shoal.sdk.start import current
 
         error, run = about["error"], current()
         if run is not None:
-            told = {"error": error["type"], "text": error["message"][:2000], "where": about["where"].get("text", "")}
-            run.note_bug(i=about["step"], seen=about["trainer"].get("seen"), name=path.name, **told)
+            fields = {"error": error["type"], "text": error["message"][:2000], "where": about["where"].get("text", "")}
+            run.note_bug(step=about["step"], seen=about["trainer"].get("seen"), name=path.name, **fields)
         job = os.environ.get("SHOAL_JOB_NAME") if "SHOAL_URL" in os.environ else None
         command = f"shoal training replay {job}" if job else f"shoal replay {_short(path)}"
-        print(f"shoal: step {about['step']} failed; to see it again: {command}", file=sys.stderr, flush=True)
+        print(f"shoal: step {about['step']} failed; replay it with: {command}", file=sys.stderr, flush=True)
 
 
 def is_of_a_peer(error: BaseException) -> bool:
-    """A worker was left by another one: what there is to see is with that one."""
+    """Check whether an error only means that another worker has failed; that worker's capsule is the useful one."""
     kinds = [getattr(torch.distributed, n, None) for n in ("DistBackendError", "DistNetworkError", "DistStoreError")]
     if isinstance(error, tuple(k for k in kinds if k is not None)):
         return True
@@ -120,7 +127,7 @@ def is_of_a_peer(error: BaseException) -> bool:
 
 
 class _Files:
-    """Each file by itself: one that cannot be written leaves the others."""
+    """Files of a capsule. One that cannot be written does not affect the others."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -140,7 +147,7 @@ class _Files:
 def _fill(
     directory: Path, place: tuple[FrameType | None, int], batch: Any, model: Any, rng: Generators
 ) -> dict[str, Any]:
-    """Write the files; what is to be said of them."""
+    """Write the files of a capsule and return their description."""
     frame, line = place
     kept, left = keepable(frame.f_locals if frame is not None else {})
     files = _Files(directory)
@@ -150,7 +157,7 @@ def _fill(
     files.write("locals.pt", lambda: kept)
     return {
         "where": _place(frame, line),
-        "locals": shown(kept),
+        "locals": short_texts(kept),
         "left_out": left,
         "files": files.written,
         "problems": files.problems,
@@ -160,9 +167,9 @@ def _fill(
 def _describe(error: BaseException, batch: Any, model: Any) -> dict[str, Any]:
     from shoal import __version__
 
-    tensors, bad = _guarded(lambda: _summary(batch)), _guarded(lambda: non_finite(model))
+    tensors, bad = _or_unknown(lambda: _summary(batch)), _or_unknown(lambda: non_finite(model))
     if isinstance(error, NonFiniteLoss):
-        _say_why(error, tensors, bad)
+        _add_cause(error, tensors, bad)
     text = "".join(traceback.format_exception(error))
     return {
         "format": FORMAT,
@@ -179,16 +186,16 @@ def _describe(error: BaseException, batch: Any, model: Any) -> dict[str, Any]:
     }
 
 
-def _say_why(error: NonFiniteLoss, tensors: list[Any], bad: list[str]) -> None:
-    """As far as it shows: what came in broken, or what the model held."""
+def _add_cause(error: NonFiniteLoss, tensors: list[Any], bad: list[str]) -> None:
+    """Add the probable cause to the message: values in the batch or in the weights that are not finite."""
     hurt = [t for t in tensors if isinstance(t, dict) and t.get("non_finite")]
     weights = [name for name in bad if not name.endswith(".grad")]
     if hurt:
         where = "" if hurt[0]["path"] == "." else f" in {hurt[0]['path']}"
-        why = f"the batch holds {hurt[0]['non_finite']} values{where} that are not finite either"
+        why = f"the batch has {hurt[0]['non_finite']} values{where} that are not finite either"
     elif weights:
-        why = f"{weights[0]} holds values that are not finite" + (
-            f", and {len(weights) - 1} more do" * (len(weights) > 1)
+        why = f"{weights[0]} has values that are not finite" + (
+            f", and {len(weights) - 1} more parameters have" * (len(weights) > 1)
         )
     else:
         why = "batch and weights are finite"
@@ -197,7 +204,7 @@ def _say_why(error: NonFiniteLoss, tensors: list[Any], bad: list[str]) -> None:
 
 
 def entry(argv: list[str]) -> list[str]:
-    """Script or -m module with its arguments, of an interpreter's command line."""
+    """Return the script or -m module with its arguments from an interpreter's command line."""
     rest = argv[1:]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         rest = rest[2:] if rest[0] in ("-X", "-W") else rest[1:]
@@ -222,7 +229,7 @@ def _frame_of(
         except Exception as second:
             found.append(failing_frame(second.__traceback__) or (None, 0))
 
-    # With the plain model, and in a thread: other workers that it might wait for do not come.
+    # The unwrapped model, in a thread with a timeout: the other workers, which it might wait for, do not take part.
     wrapped, trainer.model = trainer.model, model
     thread = threading.Thread(target=call_again, name="shoal-again", daemon=True)
     thread.start()
@@ -241,7 +248,7 @@ def _place(frame: FrameType | None, line: int) -> dict[str, Any]:
 def _weights(model: Any) -> dict[str, Any]:
     state = model.state_dict()
     if any(hasattr(v, "full_tensor") for v in state.values()):
-        raise RuntimeError("the model is in pieces on several workers")
+        raise RuntimeError("the model is sharded over several workers")
     return {name: v.detach().to("cpu") if isinstance(v, torch.Tensor) else v for name, v in state.items()}
 
 
@@ -269,8 +276,8 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _tensors(item, f"{path}.{key}" if path else str(key))
 
 
-def _guarded(make: Callable[[], Any]) -> Any:
-    """On a device that has failed nothing can be read any more."""
+def _or_unknown(make: Callable[[], Any]) -> Any:
+    """Return the result, or a note if it fails: a failed device can no longer be read."""
     try:
         return make()
     except Exception as error:

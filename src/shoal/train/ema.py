@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, to evaluate with."""
+"""Exponential moving average of a model's weights, for evaluation."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from shoal.sdk.parallel.names import fitted, plain_names
+
 torch: Any = import_module("torch")
 
 
 class Ema:
-    """Call `step` after every optimizer step. Saved and restored by the run like a scheduler."""
+    """Moving average of a model's weights. The run saves and restores it like a scheduler.
+
+    Args:
+        model: The module without wrapper.
+        decay: Share of the old average that is kept at each step, such as 0.999.
+
+    Example:
+        >>> ema = Ema(model, 0.999)
+        >>> optimizer.step(); ema.step()
+        >>> with ema.applied():
+        ...     evaluate(model)
+    """
 
     def __init__(self, model: Any, decay: float):
         self._model, self._decay = model, decay
         self._average = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
 
     def step(self) -> None:
+        """Update the average. Call it after every optimizer step."""
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 if name in self._average:
@@ -25,7 +39,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model holds the averages inside, its own weights again after."""
+        """Put the averages into the model inside this context, and its own weights back afterwards."""
         parameters = dict(self._model.named_parameters())
         own = {name: parameters[name].detach().clone() for name in self._average}
         self._put(parameters, self._average)
@@ -35,11 +49,11 @@ class Ema:
             self._put(parameters, own)
 
     def state_dict(self) -> dict[str, Any]:
-        # Copies: the state is written while training goes on.
-        return {"ema": {name: value.clone() for name, value in self._average.items()}}
+        # Copies, because the state is written to disk while training continues.
+        return {"ema": {name: value.clone() for name, value in plain_names(self._average).items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state["ema"].items():
+        for name, value in fitted(state["ema"], self._average).items():
             self._average[name].copy_(value)
 
     @staticmethod

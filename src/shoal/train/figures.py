@@ -1,34 +1,50 @@
-"""Curves as PNG files, drawn without a display: `python -m shoal.train.figures RUN_DIR` draws all that a run has logged."""
+"""Draw the metrics of a run as SVG files, without a display: `python -m shoal.train.figures RUN_DIR`.
+
+SVG needs no library and takes 10 ms a figure. PNG files, which TopSpin makes, are drawn by matplotlib in half a second.
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shoal.core.errors import NotFound, ShoalError, UsageError
-from shoal.train.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, Colour
+from shoal.core.errors import MissingExtra, NotFound, ShoalError, UsageError
+from shoal.core.records import Kind
 
 Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 900, 540
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 48, 56
-_INK: Colour = (40, 40, 40)
-_GRID: Colour = (225, 225, 225)
-_CURVE: Colour = (31, 98, 180)
-_KINDS = {"s": "train", "e": "eval"}
+_INK, _GRID, _CURVE = "#282828", "#e1e1e1", "#1f62b4"
+_MAX_TITLE = 60
+PNG, SVG = ".png", ".svg"
+_KINDS = {Kind.STEP: "train", Kind.EVALUATION: "eval"}
 _AXES = ("step", "seen", "time")
 
 
-def draw(prefix: str | Path, series: Mapping[str, Points], smooth: Sequence[int] = (1, 256)) -> list[Path]:
-    """`<prefix>.<name>.png`, and `<prefix>.<name>.smoothed_<width>.png` for each width above 1; the files made.
+def draw(
+    prefix: str | Path, series: Mapping[str, Points], smooth: Sequence[int] = (1, 256), ending: str = SVG
+) -> list[Path]:
+    """Draw each series and return the files.
 
-    A smoothed point is the mean of so many up to it. Series without a finite value are left out.
+    Args:
+        prefix: Start of the file names: `<prefix>.<name>.svg`, or `<prefix>.<name>.smoothed_<width>.svg`.
+        series: Points (x, y) by name. Series without a finite value are left out.
+        smooth: Widths of the moving mean; 1 draws the points as they are.
+        ending: .svg, or .png, which needs matplotlib.
+
+    Example:
+        >>> draw("figures/run", {"train.loss": [(0, 2.3), (100, 1.9)]}, smooth=[1])
     """
     made = []
     for name, points in series.items():
@@ -37,41 +53,20 @@ def draw(prefix: str | Path, series: Mapping[str, Points], smooth: Sequence[int]
             continue
         for width in smooth:
             tail = f".smoothed_{width}" if width > 1 else ""
-            path = Path(f"{prefix}.{_safe(name)}{tail}.png")
+            path = Path(f"{prefix}.{_safe(name)}{tail}{ending}")
             title = name if width <= 1 else f"{name} (mean of {width})"
-            _write(path, chart(title, moving_mean(finite, width)))
+            _write(path, chart(title, moving_mean(finite, width), ending))
             made.append(path)
     return made
 
 
-def chart(title: str, points: Points) -> bytes:
-    """A PNG of one curve with its axes."""
-    canvas = Canvas(_WIDTH, _HEIGHT)
-    xs, ys = _limits([x for x, _ in points]), _limits([y for _, y in points])
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-
-    def place(x: float, y: float) -> tuple[int, int]:
-        across, up = (x - xs[0]) / (xs[1] - xs[0]), (y - ys[0]) / (ys[1] - ys[0])
-        return round(_LEFT + across * (right - _LEFT)), round(bottom - up * (bottom - _TOP))
-
-    for y in ticks(*ys):
-        row = place(xs[0], y)[1]
-        canvas.line(_LEFT, row, right, row, _GRID)
-        label = number(y)
-        canvas.text(_LEFT - 10 - LETTER_WIDTH * len(label), row - LETTER_HEIGHT // 2, label, _INK)
-    for x in ticks(*xs):
-        column = place(x, ys[0])[0]
-        canvas.line(column, _TOP, column, bottom, _GRID)
-        label = number(x)
-        canvas.text(column - LETTER_WIDTH * len(label) // 2, bottom + 12, label, _INK)
-    canvas.line(_LEFT, _TOP, _LEFT, bottom, _INK)
-    canvas.line(_LEFT, bottom, right, bottom, _INK)
-    canvas.text(_LEFT, 16, title[:60], _INK, size=2)
-    canvas.polyline(_thinned([place(x, y) for x, y in points]), _CURVE, thick=2)
-    return canvas.to_png()
+def chart(title: str, points: Points, ending: str = SVG) -> bytes:
+    """Return the picture of one curve with its axes: an SVG, or with `ending=".png"` a PNG, which needs matplotlib."""
+    return _png(title, points) if ending == PNG else _svg(title, points)
 
 
 def moving_mean(points: Points, width: int) -> Points:
+    """Return points whose y is the mean of up to `width` values ending there."""
     if width <= 1:
         return points
     found, total = [], 0.0
@@ -82,7 +77,7 @@ def moving_mean(points: Points, width: int) -> Points:
 
 
 def ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round numbers within the range."""
+    """Return about `about` round numbers within the range."""
     rough = (high - low) / about
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough * 0.999)
@@ -91,6 +86,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
 
 
 def number(value: float) -> str:
+    """Return a short label such as 12k or 0.05."""
     if value == 0 or abs(value) < 1e-12:
         return "0"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -100,21 +96,21 @@ def number(value: float) -> str:
 
 
 def read_run(directory: Path, axis: str = "seen") -> dict[str, list[tuple[float, float]]]:
-    """Every metric of a run directory by `train.NAME` or `eval.NAME`, over steps, samples seen, or seconds.
+    """Return every metric of a run directory by `train.NAME` or `eval.NAME`.
 
-    Where a resumed run has done steps again, the later ones count.
+    `axis` is "step", "seen" (samples) or "time" (seconds). If a resumed run has repeated steps, the later ones count.
     """
     path = directory if directory.is_file() else directory / "spool" / "rank-0.jsonl"
     if not path.is_file():
-        raise NotFound(f"{directory} is not a run's directory: there is no {path.name} in it")
+        raise NotFound(f"{directory} is not a run directory: it has no {path.name}")
     if axis not in _AXES:
-        raise UsageError(f"the x axis is one of {', '.join(_AXES)}, not {axis!r}")
+        raise UsageError(f"the x axis must be one of {', '.join(_AXES)}, not {axis!r}")
     series: dict[str, list[tuple[float, float]]] = {}
     seen, start = 0.0, None
     for record in _records(path):
         values, step, at = record["v"], float(record["i"]), float(record["t"])
         start = at if start is None else start
-        seen = float(values.get("seen", seen)) if record["k"] == "s" else seen
+        seen = float(values.get("seen", seen)) if record["k"] == Kind.STEP else seen
         x = {"step": step, "seen": seen or step, "time": at - start}[axis]
         for name, value in values.items():
             if isinstance(value, int | float) and (name != "seen" or axis != "seen"):
@@ -130,10 +126,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, metavar="RUN_DIR")
     parser.add_argument("--x-from", type=float, default=-math.inf)
     parser.add_argument("--x-to", type=float, default=math.inf)
-    parser.add_argument("--axis", choices=_AXES, default="seen", help="what x is (default: samples seen)")
+    parser.add_argument("--axis", choices=_AXES, default="seen", help="unit of the x axis (default: seen, the samples)")
     parser.add_argument("--lines", nargs="+", help="only these metrics, such as train.loss")
-    parser.add_argument("--smooth", type=int, nargs="+", default=[1, 256], help="widths (default: 1 256)")
-    parser.add_argument("--out", type=Path, help="folder (default: RUN_DIR/figures)")
+    parser.add_argument(
+        "--smooth", type=int, nargs="+", default=[1, 256], help="widths of the moving mean (default: 1 256)"
+    )
+    parser.add_argument("--out", type=Path, help="output folder (default: RUN_DIR/figures)")
     args = parser.parse_args(argv)
     try:
         made = _draw_run(args)
@@ -149,7 +147,7 @@ def _draw_run(args: argparse.Namespace) -> list[Path]:
     series = read_run(args.directory, args.axis)
     unknown = sorted(set(args.lines or ()) - set(series))
     if unknown:
-        raise NotFound(f"there is no {unknown[0]} in {args.directory}; there is: {', '.join(sorted(series))}")
+        raise NotFound(f"there is no {unknown[0]} in {args.directory}; available: {', '.join(sorted(series))}")
     wanted = {
         name: [(x, y) for x, y in points if args.x_from <= x <= args.x_to]
         for name, points in series.items()
@@ -161,7 +159,7 @@ def _draw_run(args: argparse.Namespace) -> list[Path]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Steps and evaluations; lines torn by a kill are passed over."""
+    """Yield the records of steps and evaluations. Incomplete lines, left by a killed process, are skipped."""
     with path.open("rb") as file:
         for line in file:
             try:
@@ -172,8 +170,57 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
+def _png(title: str, points: Points) -> bytes:
+    if find_spec("matplotlib") is None:
+        raise MissingExtra(
+            "PNG files are drawn by matplotlib, which is not installed", hint="pip install 'shoal-train[figures]'"
+        )
+    # Not pyplot: that keeps figures in a global list and may look for a display.
+    figure = import_module("matplotlib.figure").Figure(figsize=(_WIDTH / 100, _HEIGHT / 100), dpi=100, layout="tight")
+    axes = figure.subplots()
+    axes.plot(*zip(*points, strict=True), color=_CURVE, marker="o" if len(points) == 1 else None)
+    axes.set_title(title[:_MAX_TITLE], parse_math=False)
+    axes.grid(color=_GRID)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _svg(title: str, points: Points) -> bytes:
+    xs, ys = _limits([x for x, _ in points]), _limits([y for _, y in points])
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+
+    def place(x: float, y: float) -> tuple[int, int]:
+        across, up = (x - xs[0]) / (xs[1] - xs[0]), (y - ys[0]) / (ys[1] - ys[0])
+        return round(_LEFT + across * (right - _LEFT)), round(bottom - up * (bottom - _TOP))
+
+    rows = [(place(xs[0], y)[1], number(y)) for y in ticks(*ys)]
+    columns = [(place(x, ys[0])[0], number(x)) for x in ticks(*xs)]
+    curve = _thinned([place(x, y) for x, y in points])
+    grid = [f"M{_LEFT} {y}H{right}" for y, _ in rows] + [f"M{x} {_TOP}V{bottom}" for x, _ in columns]
+    shown = "".join(c for c in title[:_MAX_TITLE] if c.isprintable())
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+            f'<path d="{"".join(grid)}" stroke="{_GRID}"/>',
+            f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" stroke="{_INK}" fill="none"/>',
+            f'<text x="{_LEFT}" y="32" fill="{_INK}" font-size="18">{escape(shown)}</text>',
+            *(f'<text x="{_LEFT - 8}" y="{y + 4}" fill="{_INK}" text-anchor="end">{label}</text>' for y, label in rows),
+            *(
+                f'<text x="{x}" y="{bottom + 20}" fill="{_INK}" text-anchor="middle">{label}</text>'
+                for x, label in columns
+            ),
+            f'<polyline points="{" ".join(f"{x},{y}" for x, y in curve)}" stroke="{_CURVE}" stroke-width="2" fill="none"/>'
+            if len(curve) > 1
+            else f'<circle cx="{curve[0][0]}" cy="{curve[0][1]}" r="3" fill="{_CURVE}"/>',
+            "</svg>\n",
+        ]
+    ).encode()
+
+
 def _limits(values: Iterable[float]) -> tuple[float, float]:
-    """With some air; never empty."""
+    """Return the limits of an axis with a margin; the range is never empty."""
     found = list(values)
     low, high = min(found), max(found)
     air = (high - low) * 0.04 or abs(low) * 0.05 or 1.0
@@ -181,7 +228,7 @@ def _limits(values: Iterable[float]) -> tuple[float, float]:
 
 
 def _thinned(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of the points in one column of pixels: the first, the lowest, the highest and the last."""
+    """Reduce the points in each column of pixels to the first, lowest, highest and last."""
     found: list[tuple[int, int]] = []
     column: list[tuple[int, int]] = []
     for point in [*places, (-1, -1)]:

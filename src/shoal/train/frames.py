@@ -1,4 +1,4 @@
-"""Whose code an exception came from, and what of its local variables can be put into a file."""
+"""Stack frames of a failure: which one is the user's code, and which of its local variables can be saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 200
 
 
 def failing_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
-    """The innermost frame of the user's own code, with its line; the innermost of all where there is none."""
+    """Return the innermost frame of the user's code and its line; if there is none, the innermost frame."""
     found = innermost = None
     while trace is not None:
         innermost = (trace.tb_frame, trace.tb_lineno)
@@ -33,14 +33,14 @@ def failing_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
 
 
 def is_users(file: str) -> bool:
-    """Neither Python's nor an installed package's, nor ours."""
+    """Check whether a file is the user's: not from Python, an installed package or Shoal."""
     if file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file:
         return False
     return not file.startswith((_OURS, *_LIBRARY))
 
 
 def frame_at_return(call: Callable[[], Any]) -> tuple[Any, FrameType | None]:
-    """What `call` returns, and the outermost frame of the user's code in it as it was at its end. Slow: for what has failed."""
+    """Return the result of `call` and the outermost frame of user code in it, as it was at its end. Slow: for failures only."""
     kept: list[FrameType] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -57,7 +57,7 @@ def frame_at_return(call: Callable[[], Any]) -> tuple[Any, FrameType | None]:
 
 
 def keepable(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Of local variables: numbers, texts, tensors and nests of them; and in words what was left out, by name."""
+    """Return the variables that can be saved (numbers, texts, tensors, containers of them), and why others cannot, by name."""
     budget = _Budget(_MOST_BYTES)
     kept: dict[str, Any] = {}
     left: dict[str, str] = {}
@@ -66,34 +66,34 @@ def keepable(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
             kept[name] = _reduced(value, budget, _DEEPEST)
         except _LeftOut as reason:
             left[name] = str(reason)
-        except Exception as error:  # a device that has failed gives nothing back
+        except Exception as error:  # a failed device cannot be read
             left[name] = f"cannot be read: {type(error).__name__}"
     return kept, left
 
 
-def shown(variables: Mapping[str, Any]) -> dict[str, str]:
-    """In a few words each."""
+def short_texts(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return a short text for each variable."""
     return {name: _words(value) for name, value in variables.items()}
 
 
 def own_copy(tensor: Any) -> Any:
-    """On the CPU, and of its own memory: a file of a slice would hold all that it is a slice of."""
+    """Return a CPU tensor with its own memory: saving a slice would save the whole tensor behind it."""
     tensor = tensor.detach()
     is_part = tensor.layout == torch.strided and tensor.untyped_storage().nbytes() > tensor.nelement() * tensor.itemsize
     return tensor.to("cpu", copy=True) if is_part or tensor.device.type != "cpu" else tensor
 
 
 class _LeftOut(Exception):
-    """Why a value is not kept."""
+    """The reason why a value is not saved."""
 
 
 class _Budget:
     def __init__(self, size: int):
         self.left = size
 
-    def take(self, size: int) -> None:
+    def spend(self, size: int) -> None:
         if size > self.left:
-            raise _LeftOut(f"{size >> 20} MiB are too many")
+            raise _LeftOut(f"{size >> 20} MiB is too large")
         self.left -= size
 
 
@@ -101,10 +101,10 @@ def _reduced(value: Any, budget: _Budget, depth: int) -> Any:
     if isinstance(value, torch.nn.Parameter):
         raise _LeftOut("a parameter of the model")
     if isinstance(value, torch.Tensor):
-        budget.take(value.nelement() * value.itemsize)
+        budget.spend(value.nelement() * value.itemsize)
         return own_copy(value)
     if type(value) in _PLAIN:
-        budget.take(len(value) if isinstance(value, str | bytes) else 8)
+        budget.spend(len(value) if isinstance(value, str | bytes) else 8)
         return value
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         if depth == 0:
@@ -116,7 +116,7 @@ def _reduced(value: Any, budget: _Budget, depth: int) -> Any:
         items = [_reduced(v, budget, depth - 1) for v in value]
         return items if isinstance(value, list) else set(items) if isinstance(value, set | frozenset) else tuple(items)
     if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and value.dtype.kind in "biufc":
-        budget.take(int(value.nbytes))
+        budget.spend(int(value.nbytes))
         return torch.as_tensor(value).clone()
     raise _LeftOut(f"a {type(value).__qualname__}")
 

@@ -1,4 +1,4 @@
-"""The gradient of one step, out of several mini-batches on several workers; and the numbers the workers tell each other."""
+"""Gradient of one step from several mini-batches on several workers, and the numbers that workers exchange for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ torch: Any = import_module("torch")
 
 
 class Totals(NamedTuple):
-    """Over all workers and mini-batches of one step."""
+    """Totals over all workers and mini-batches of one step."""
 
     samples: int
     loss: float
-    """Mean per sample, or of the mini-batches' means where each of them counts the same."""
+    """Mean loss per sample, or mean of the mini-batches' losses if all of them count the same."""
 
 
-class Tally:
+class StepTotals:
     """Losses and samples of the mini-batches of one step on this worker."""
 
     def __init__(self, *, by_sample: bool):
@@ -28,7 +28,7 @@ class Tally:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Means of this worker's."""
+        """Mean figures of this worker."""
         return {name: value / (self._weight or 1.0) for name, value in self._figures.items()}
 
     def add(self, loss: float, samples: int, figures: Mapping[str, Any]) -> None:
@@ -41,32 +41,33 @@ class Tally:
             self._figures[name] = self._figures.get(name, 0.0) + weight * float(value)
 
     def over_all(self, group: Any, world_size: int) -> Totals:
-        """Collective: one small message."""
-        told = [self._weight, self._loss, float(self.samples)]
+        """Return the totals over all workers. Collective: one small message."""
+        sums = [self._weight, self._loss, float(self.samples)]
         if world_size > 1:
-            message = torch.tensor(told, dtype=torch.float64)
+            message = torch.tensor(sums, dtype=torch.float64)
             torch.distributed.all_reduce(message, group=group)
-            told = message.tolist()
-        weight, loss, samples = told
+            sums = message.tolist()
+        weight, loss, samples = sums
         return Totals(round(samples), loss / (weight or 1.0))
 
 
 class Gradient:
-    """How the losses of mini-batches become one gradient.
+    """Rule that combines the losses of mini-batches into one gradient.
 
-    The run averages over mini-batches and workers. Where it deals the data it weighs each by its samples and nothing is left to
-    do here. Elsewhere each counts the same, unless every sample is to (`true_gradient`): then a loss counts times its samples,
-    and the average is put right by the number of averaged terms over the number of samples.
+    The run averages over mini-batches and workers. If it distributes the data, it weights each mini-batch by its samples and
+    nothing remains to do here. Otherwise all mini-batches count the same. With `true_gradient` every sample counts the same:
+    a loss is multiplied by its samples, and the averaged gradient by the number of averaged terms over all samples.
     """
 
     def __init__(self, *, by_sample: bool, world_size: int):
         self.by_sample, self._world_size = by_sample, world_size
 
     def weigh(self, loss: Any, samples: int) -> Any:
+        """Return the loss of a mini-batch with its weight applied."""
         return loss * samples if self.by_sample else loss
 
     def put_right(self, parameters: Iterable[Any], *, samples: int, pieces: int) -> None:
-        """`samples` over all workers, `pieces` on this one."""
+        """Scale the averaged gradients. `samples` is over all workers, `pieces` is the number of mini-batches on this one."""
         if not self.by_sample or samples == 0:
             return
         factor = pieces * self._world_size / samples
@@ -76,7 +77,7 @@ class Gradient:
 
 
 def all_agree(yes: bool, group: Any, world_size: int) -> bool:
-    """Collective. Whether every worker says yes."""
+    """Return whether all workers passed True. Collective."""
     if world_size == 1:
         return yes
     message = torch.tensor([yes], dtype=torch.int32)
@@ -85,13 +86,13 @@ def all_agree(yes: bool, group: Any, world_size: int) -> bool:
 
 
 def sample_count(batch: Any) -> int:
-    """Size of the first tensor in a batch, however it is nested."""
+    """Return the size of the first tensor in a nested batch; 1 if there is none."""
     found = _first_tensor(batch)
     return int(found.shape[0]) if found is not None and found.dim() else 1
 
 
 def non_finite(model: Any) -> list[str]:
-    """Names of parameters and gradients that hold a NaN or an infinity; of a sharded model, in this worker's part."""
+    """Return the names of parameters and gradients with a NaN or infinity; of a sharded model, in this worker's shard."""
     found = []
     for name, parameter in model.named_parameters():
         if not _is_finite(parameter):
@@ -102,7 +103,7 @@ def non_finite(model: Any) -> list[str]:
 
 
 def _is_finite(tensor: Any) -> bool:
-    # Asked as a whole, the parts of a sharded tensor would wait for each other.
+    # Only the local shard: a check of the whole tensor would be collective.
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return bool(torch.isfinite(local.detach()).all())
 

@@ -1,4 +1,4 @@
-"""Machines by their address: which one is this, and how to run something on another one (ssh, without a password)."""
+"""Machines by address: whether one is this machine, and how to run commands on another (by ssh without a password)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from shoal.train import probe
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", "-o", "ServerAliveInterval=15")
 _PATIENCE_S = 60.0
+"""Seconds to wait for a probe over ssh."""
 
 
 class Host(NamedTuple):
-    """`address` is a name or an IP as ssh takes it, with an account before an @ if need be; empty is this machine."""
+    """Machine. `address` is a host name or IP for ssh, optionally as account@host; empty means this machine."""
 
     address: str = ""
 
@@ -29,24 +30,25 @@ class Host(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The address without the account."""
+        """Address without the account."""
         return self.address.rpartition("@")[2]
 
     @property
     def is_here(self) -> bool:
+        """True if this host is the local machine."""
         return not self.name or self.name in _own_names() or self.name.startswith("127.")
 
     def command(self, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        """How to run `argv` there; started locally, in `cwd` already."""
+        """Return the local command that runs `argv` on this host. On this machine the caller must start it in `cwd`."""
         if self.is_here:
             return list(argv)
         there = shlex.join(argv)
         return [*_SSH, self.address, f"cd {shlex.quote(cwd)} && exec {there}" if cwd else there]
 
-    def look(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What shoal.train.probe finds there; Refused if the machine or its Python does not answer."""
+    def examine(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of shoal.train.probe on this host; raise Refused if the host or its Python does not answer."""
         if self.is_here:
-            return probe.look(asked)
+            return probe.examine(asked)
         import json
 
         source = resources.files("shoal.train").joinpath("probe.py").read_text()
@@ -56,19 +58,21 @@ class Host(NamedTuple):
                 command, input=source, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Refused(f"{self} does not answer: {error}", hint=f"try it by hand: ssh {self.address} true") from None
+            raise Refused(
+                f"{self} does not answer: {error}", hint=f"check the connection: ssh {self.address} true"
+            ) from None
         found = probe.answer_in(done.stdout)
         if found is None:
             why = (done.stderr or done.stdout).strip().splitlines()
             raise Refused(
                 f"{self} cannot run {sys.executable}: {why[-1] if why else f'exit code {done.returncode}'}",
-                hint=f"ssh {self.address} must work without a password, and the same Python must be there",
+                hint=f"ssh {self.address} must work without a password, and {sys.executable} must exist there",
             )
         return found
 
 
 def read_servers(files: str | Iterable[str]) -> list[tuple[Host, list[int]]]:
-    """Of files (or a comma-separated list of them) with lines like `10.0.0.5` or `10.0.0.5:0,1,2`; # begins a comment."""
+    """Return hosts and slots from servers files with lines like `10.0.0.5` or `10.0.0.5:0,1,2`; # starts a comment."""
     names = files.split(",") if isinstance(files, str) else list(files)
     found: dict[Host, list[int]] = {}
     for name in filter(None, (n.strip() for n in names)):
@@ -85,7 +89,7 @@ def read_servers(files: str | Iterable[str]) -> list[tuple[Host, list[int]]]:
 
 
 def own_address(towards: str = "10.255.255.255") -> str:
-    """The address this machine is reached at from another one; loopback without a network."""
+    """Return the address at which other machines reach this one; loopback without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probing:
         try:
             probing.connect((towards, 1))

@@ -1,7 +1,7 @@
-"""Starts and watches the workers of a training on one machine: `python -m shoal.train.launch`, local or at the end of an ssh.
+"""Launcher of a training's workers on one machine, local or over ssh: `python -m shoal.train.launch`.
 
-The first line on stdin says what to run (JSON of Order). Then: a line `stop` lets the workers save and stop; `end` does too,
-but not for long; and the end of stdin means that whoever started this is gone, which is a `stop` too. Nothing is left behind.
+The first line on stdin is the JSON of an Order. Afterwards a line `stop` lets the workers save and stop; `end` does the same
+with a short grace period. The end of stdin means that the parent is gone, and acts as `stop`. No process is left behind.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from shoal.agent import runtime
-from shoal.agent.run_end import correct_end
+from shoal.agent.sdk_records.run_end import correct_end
 from shoal.agent.wire import JoinReply, Launch
-from shoal.agent.workers import FAILURE_GRACE_S, TERM_SIGNALS, Action, Spec, Watch, Workers, wait_readable
+from shoal.agent.workers import runtime
+from shoal.agent.workers.stop_signals import StopSignals
+from shoal.agent.workers.workers import FAILURE_GRACE_S, Action, Spec, Watch, Workers, wait_readable
 from shoal.core.ports import free_port
 
 GRACE_S = 60.0
-"""Between a stop and SIGKILL: time to save."""
+"""Seconds between a stop and SIGKILL, for saving."""
 STOPPED = 128 + signal.SIGTERM
-"""Exit code."""
+"""Exit code of a launcher that was stopped."""
 _END_GRACE_S = 2 * FAILURE_GRACE_S
 _NOT_OURS = frozenset(
     "SHOAL_SPOOL OUTPUT_DIR SHOAL_RESUME_FROM SHOAL_JOB_ID SHOAL_JOB_NAME SHOAL_ATTEMPT SHOAL_REPLAY".split()
 )
-"""Of a run this one was started from."""
+"""Variables of a surrounding run, which must not reach the workers."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Order:
-    """What to run on this machine."""
+class LauncherWork:
+    """Work for one launcher: what to run on this machine."""
 
     entry: list[str]
     """Script and arguments."""
@@ -52,76 +53,71 @@ class Order:
 
 
 class _SameOutput:
-    """The workers write where we do."""
+    """Output of the workers to our own stdout and stderr."""
 
     def pipe(self, rank: int | None, stream: str) -> int:
         return os.dup(1 if stream == "out" else 2)
 
 
-class _Wishes:
-    """What is asked for on stdin, or by a signal."""
+class _StopRequests:
+    """Requests to stop, from stdin or by a signal."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, work: LauncherWork) -> None:
         self.grace_s: float | None = None
-        """How long the workers have; None while nobody wants them to stop."""
+        """Seconds that the workers have to stop; None without a request."""
         self.hurry = False
-        self._order = order
+        self._work = work
         self._open = True
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals = StopSignals()
         os.set_blocking(0, False)
-        for signum in TERM_SIGNALS:
-            signal.signal(signum, self._on_signal)
+        self._signals.install(self._on_signal)
 
     def fds(self) -> list[int]:
-        return [self._wake_r, 0] if self._open else [self._wake_r]
+        return [self._signals.wake_r, 0] if self._open else [self._signals.wake_r]
 
     def read(self) -> None:
-        try:
-            os.read(self._wake_r, 4096)
-        except BlockingIOError:
-            pass
+        self._signals.clear()
         if not self._open:
             return
         try:
-            told = os.read(0, 4096)
+            data = os.read(0, 4096)
         except BlockingIOError:
             return
-        self._open = bool(told)
-        if b"end" in told:
-            self._want(_END_GRACE_S)
-        elif not told or b"stop" in told:
-            self._want(self._order.grace_s)
+        self._open = bool(data)
+        if b"end" in data:
+            self._request(_END_GRACE_S)
+        elif not data or b"stop" in data:
+            self._request(self._work.grace_s)
 
-    def _on_signal(self, signum: int, frame: object) -> None:
+    def _on_signal(self, signum: int) -> None:
         self.hurry = self.grace_s is not None
-        self._want(self._order.grace_s)
-        os.write(self._wake_w, b"x")
+        self._request(self._work.grace_s)
 
-    def _want(self, grace_s: float) -> None:
+    def _request(self, grace_s: float) -> None:
         self.grace_s = grace_s if self.grace_s is None else min(grace_s, self.grace_s)
 
 
 def main() -> int:
-    order = Order(**json.loads(_first_line()))
-    if order.nodes == 1:
-        order.master_port = free_port()
-    wishes = _Wishes(order)
+    work = LauncherWork(**json.loads(_first_line()))
+    if work.nodes == 1:
+        work.master_port = free_port()
+    requests = _StopRequests(work)
     workers = Workers(_SameOutput())
-    watch = Watch(order.workers)
-    workers.start(_specs(order), Path(order.cwd), list, reap=True, env=dict(os.environ))
+    watch = Watch(work.workers)
+    workers.start(_specs(work), Path(work.cwd), list, reap=True, env=dict(os.environ))
     try:
         while not (watch.done or workers.gone):
-            wait_readable([workers.fileno(), *wishes.fds()], watch.wait_s(time.monotonic()))
-            wishes.read()
+            wait_readable([workers.fileno(), *requests.fds()], watch.wait_s(time.monotonic()))
+            requests.read()
             watch.exits += workers.events()
-            action = watch.next_action(time.monotonic(), stop_grace_s=wishes.grace_s, fenced=wishes.hurry)
+            action = watch.next_action(time.monotonic(), stop_grace_s=requests.grace_s, fenced=requests.hurry)
             if action is Action.TERMINATE:
                 workers.terminate()
     finally:
         watch.exits += workers.kill()
     failure = watch.failure
-    if failure is not None and not watch.told and "SHOAL_SPOOL" in order.env:
-        correct_end(Path(order.env["SHOAL_SPOOL"]), failure.code)
+    if failure is not None and not watch.told and "SHOAL_SPOOL" in work.env:
+        correct_end(Path(work.env["SHOAL_SPOOL"]), failure.code)
     if failure is not None and not watch.told:
         return failure.code if failure.code > 0 else 128 - failure.code
     if watch.told:
@@ -129,27 +125,27 @@ def main() -> int:
     return 0 if watch.complete else 128 + signal.SIGKILL
 
 
-def _specs(order: Order) -> list[Spec]:
+def _specs(work: LauncherWork) -> list[Spec]:
     launch = Launch(
-        {"node": order.node, "attempt_id": order.name, "job_id": order.name, "slots": list(range(order.workers))}
+        {"node": work.node, "attempt_id": work.name, "job_id": work.name, "slots": list(range(work.workers))}
     )
     join = JoinReply(
         {
             "ready": True,
-            "num_nodes": order.nodes,
-            "accels": order.workers,
-            "master_addr": order.master_addr,
-            "master_port": order.master_port,
+            "num_nodes": work.nodes,
+            "accels": work.workers,
+            "master_addr": work.master_addr,
+            "master_port": work.master_port,
         }
     )
-    command = runtime.command(order.entry, sys.executable, Path(order.cwd))
+    command = runtime.command(work.entry, sys.executable, Path(work.cwd))
     host = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
-    host.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // order.workers)))
+    host.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // work.workers)))
     host.pop("TORCHELASTIC_ERROR_FILE", None)
-    own = [runtime.rank_env(launch, join, rank, "") for rank in range(order.workers)]
+    own = [runtime.rank_env(launch, join, rank, "") for rank in range(work.workers)]
     for env in own:
         env.pop("TORCHELASTIC_ERROR_FILE", None)
-    return [Spec(command.argv, host | order.env | env, rank) for rank, env in enumerate(own)]
+    return [Spec(command.argv, host | work.env | env, rank) for rank, env in enumerate(own)]
 
 
 def _first_line() -> bytes:
@@ -157,7 +153,7 @@ def _first_line() -> bytes:
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)
         if not piece:
-            raise SystemExit("python -m shoal.train.launch is started by shoal, with its orders on stdin")
+            raise SystemExit("python -m shoal.train.launch is started by shoal and reads its work from stdin")
         line += piece
     return line
 

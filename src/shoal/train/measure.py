@@ -1,41 +1,63 @@
-"""How good predictions are: error rates of texts, scores of classes, agreement, BLEU, ranking. Plain Python, no torch."""
+"""Measures of predictions: error rates of texts, scores of classes, agreement, BLEU, ranking. Plain Python, no torch.
+
+Only edit distances come from a library, where it is installed: rapidfuzz (extra `measure`). With texts of 60 words WER is 50 times
+as fast with it, and CER 1,500 times; shorter texts gain less. The
+other formulas are a few lines each, and their libraries are large or define them otherwise (docs/explanation/dependencies.md).
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 from shoal.core.errors import UsageError
 
 Label = TypeVar("Label", bound=Hashable)
 Text = str | Sequence[str]
-"""A text, split at white space, or a list of words."""
+"""Text that is split at white space, or a list of words."""
 
 
 class LabelScores(NamedTuple):
+    """Scores of one label."""
+
     precision: float
     recall: float
     f: float
     support: int
-    """True samples of this label."""
+    """Samples whose true label is this one."""
 
 
 class Scores(NamedTuple):
-    """Of a classification. Labels that are only predicted have no true sample, and count as wrong predictions of the others."""
+    """Scores of a classification. Labels that occur only in predictions get no scores of their own."""
 
     labels: dict[Any, LabelScores]
     accuracy: float
     macro_f: float
-    """Mean of the labels' F."""
+    """Mean of the labels' F scores."""
     weighted_f: float
-    """The same, weighed by how many samples truly have the label."""
+    """Mean of the labels' F scores, weighted by their support."""
     kappa: float
 
 
 def scores(true: Iterable[Label], predicted: Iterable[Label]) -> Scores:
-    """Precision, recall and F of each label that is in `true`, and of all together. Tensors and arrays are welcome."""
+    """Return precision, recall and F of each label in `true`, and overall scores.
+
+    Args:
+        true: True labels: an iterable, tensor or array.
+        predicted: Predicted labels, as many.
+
+    Raises UsageError if there are no values or the numbers differ, as do the other functions here.
+
+    Example:
+        >>> scores(["a", "b", "a"], ["a", "b", "b"]).accuracy
+        0.6666666666666666
+    """
     wanted, found = _pairs(true, predicted)
     true_count, found_count = Counter(wanted), Counter(found)
     right = Counter(one for one, other in zip(wanted, found, strict=True) if one == other)
@@ -54,22 +76,45 @@ def scores(true: Iterable[Label], predicted: Iterable[Label]) -> Scores:
 
 
 def f_score(precision: float, recall: float, beta: float = 1.0) -> float:
-    """The harmonic mean; with beta above 1, recall counts more."""
+    """Return the weighted harmonic mean of precision and recall. With beta above 1 recall counts more.
+
+    Example:
+        >>> f_score(0.5, 1.0)
+        0.6666666666666666
+    """
     return _ratio((1 + beta**2) * precision * recall, beta**2 * precision + recall)
 
 
 def accuracy(true: Iterable[Label], predicted: Iterable[Label]) -> float:
+    """Return the share of predictions that equal the true label.
+
+    Example:
+        >>> accuracy([1, 0, 1, 1], [1, 0, 0, 1])
+        0.75
+    """
     wanted, found = _pairs(true, predicted)
     return sum(bool(one == other) for one, other in zip(wanted, found, strict=True)) / len(wanted)
 
 
 def confusion(true: Iterable[Label], predicted: Iterable[Label]) -> dict[tuple[Label, Label], int]:
-    """(true, predicted) → how often."""
+    """Return (true, predicted) → count.
+
+    Example:
+        >>> confusion(["a", "b", "a"], ["a", "b", "b"])
+        {('a', 'a'): 1, ('b', 'b'): 1, ('a', 'b'): 1}
+    """
     return dict(Counter(zip(*_pairs(true, predicted), strict=True)))
 
 
 def cohen_kappa(true: Iterable[Label], predicted: Iterable[Label]) -> float:
-    """Agreement beyond chance: 1 is full, 0 is what chance gives. 1 too where there is one label and all agree."""
+    """Return the agreement beyond chance: 1 is full agreement, 0 is chance level.
+
+    It is also 1 if there is only one label and all agree.
+
+    Example:
+        >>> cohen_kappa([1, 0, 1, 0], [1, 0, 0, 0])
+        0.5
+    """
     wanted, found = _pairs(true, predicted)
     count = len(wanted)
     agreed = accuracy(wanted, found)
@@ -79,7 +124,21 @@ def cohen_kappa(true: Iterable[Label], predicted: Iterable[Label]) -> float:
 
 
 def edit_distance(reference: Sequence[Any], hypothesis: Sequence[Any]) -> int:
-    """The least number of substitutions, insertions and deletions that make one of the other (Levenshtein)."""
+    """Return the minimum number of substitutions, insertions and deletions between two sequences (Levenshtein).
+
+    Example:
+        >>> edit_distance("kitten", "sitting")
+        3
+    """
+    if (distance := _library_distance()) is not None:
+        with suppress(TypeError):  # elements that cannot be hashed
+            if not (isinstance(reference, str) and isinstance(hypothesis, str)):
+                # rapidfuzz compares hashes, which may be equal for different values. Small numbers have their own.
+                numbers: dict[Any, int] = {}
+                reference, hypothesis = (
+                    [numbers.setdefault(one, len(numbers)) for one in text] for text in (reference, hypothesis)
+                )
+            return int(distance(reference, hypothesis))
     above = list(range(len(hypothesis) + 1))
     for row, wanted in enumerate(reference, 1):
         line = [row]
@@ -90,7 +149,17 @@ def edit_distance(reference: Sequence[Any], hypothesis: Sequence[Any]) -> int:
 
 
 def word_error_rate(references: Iterable[Text], hypotheses: Iterable[Text], *, case_sensitive: bool = False) -> float:
-    """WER: edits over the words of all references. May be above 1."""
+    """Return the word error rate (WER): edits divided by the words of all references. It can exceed 1.
+
+    Args:
+        references: True texts, or lists of words.
+        hypotheses: Predicted texts, as many.
+        case_sensitive: Whether upper and lower case differ.
+
+    Example:
+        >>> word_error_rate(["the cat sat"], ["the cat sits"])
+        0.3333333333333333
+    """
     wanted, found = _pairs(references, hypotheses)
     return _error_rate([_words(t, case_sensitive) for t in wanted], [_words(t, case_sensitive) for t in found])
 
@@ -98,7 +167,14 @@ def word_error_rate(references: Iterable[Text], hypotheses: Iterable[Text], *, c
 def character_error_rate(
     references: Iterable[str], hypotheses: Iterable[str], *, case_sensitive: bool = False
 ) -> float:
-    """CER: edits over the characters of all references."""
+    """Return the character error rate (CER): edits divided by the characters of all references.
+
+    Arguments as for `word_error_rate`.
+
+    Example:
+        >>> character_error_rate(["abcd"], ["abce"])
+        0.25
+    """
     wanted, found = _pairs(references, hypotheses)
     if not case_sensitive:
         wanted, found = [t.lower() for t in wanted], [t.lower() for t in found]
@@ -108,10 +184,17 @@ def character_error_rate(
 def bleu(
     references: Iterable[Text | Sequence[Text]], hypotheses: Iterable[Text], *, order: int = 4, smooth: bool = False
 ) -> float:
-    """Corpus BLEU between 0 and 1 (Papineni et al., 2002), of words as they are.
+    """Return the corpus BLEU between 0 and 1 (Papineni et al., 2002). Words are compared as they are.
 
-    references  one text for each hypothesis, or a tuple of several
-    smooth      adds one to the counts of each order above the first (Lin and Och, 2004), for short texts
+    Args:
+        references: One text for each hypothesis, or a tuple of several.
+        hypotheses: Predicted texts.
+        order: Length of the longest n-grams.
+        smooth: Add one to the counts of each order above the first (Lin and Och, 2004), for short texts.
+
+    Example:
+        >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"])
+        1.0
     """
     wanted, found = _pairs(references, hypotheses)
     matched, total = [0] * order, [0] * order
@@ -137,7 +220,17 @@ def bleu(
 
 
 def ndcg(relevances: Iterable[Sequence[float]], at: int = 10) -> float:
-    """Mean over queries; each a list of how relevant the results are, in the order they were given. 1 where none is relevant."""
+    """Return the mean normalized discounted cumulative gain over queries, with the gain 2^relevance - 1.
+
+    Args:
+        relevances: For each query, the relevance of its results in the order they were ranked. A query without relevant
+            results counts as 1.
+        at: Number of results that count.
+
+    Example:
+        >>> ndcg([[3, 2, 1]])
+        1.0
+    """
     found = [_ratio(_gain(r, at), _gain(sorted(r, reverse=True), at), empty=1.0) for r in relevances]
     if not found:
         raise UsageError("there is nothing to measure: no queries were given")
@@ -146,6 +239,14 @@ def ndcg(relevances: Iterable[Sequence[float]], at: int = 10) -> float:
 
 def _gain(relevance: Sequence[float], at: int) -> float:
     return sum((2**r - 1) / math.log2(place + 2) for place, r in enumerate(relevance[:at]))
+
+
+@functools.cache
+def _library_distance() -> Callable[[Sequence[Any], Sequence[Any]], int] | None:
+    if find_spec("rapidfuzz") is None:
+        return None
+    distance: Callable[[Sequence[Any], Sequence[Any]], int] = import_module("rapidfuzz.distance").Levenshtein.distance
+    return distance
 
 
 def _error_rate(references: list[Any], hypotheses: list[Any]) -> float:
@@ -172,7 +273,7 @@ def _pairs(true: Iterable[Any], predicted: Iterable[Any]) -> tuple[list[Any], li
 
 
 def _listed(values: Any) -> list[Any]:
-    """Numbers of tensors and arrays as plain ones, which can be compared and counted."""
+    """Return values as a list; tensors and arrays become plain numbers, which can be compared and counted."""
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 

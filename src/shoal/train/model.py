@@ -1,4 +1,4 @@
-"""A module that is made from parameters, and the same one again from a checkpoint."""
+"""Models that are built from Params, and loading of their weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import NotFound, UsageError
-from shoal.sdk.saving import layout
+from shoal.sdk.parallel.names import fitted, plain_names
+from shoal.sdk.saving import layout, restore
 from shoal.sdk.saving.rng import seed_everything
 from shoal.train.params import Params
 
@@ -16,7 +17,17 @@ torch: Any = import_module("torch")
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
-    """`self.params` is there, and the generators are seeded: the same seed makes the same weights."""
+    """Module built from Params. The constructor seeds all random generators, so the same seed gives the same weights.
+
+    Args:
+        params: The parameters, available as `self.params`.
+
+    Example:
+        >>> class Net(Model):
+        ...     def __init__(self, params):
+        ...         super().__init__(params)
+        ...         self.layer = torch.nn.Linear(8, params.hidden)
+    """
 
     def __init__(self, params: Params):
         super().__init__()
@@ -26,9 +37,9 @@ class Model(torch.nn.Module):  # type: ignore[misc]
 
 
 def find_weights(path: str | Path) -> dict[str, Any]:
-    """Weights in a file of torch.save, a checkpoint, or a run's directory (there: the best, or else the newest).
+    """Return the weights in a torch.save file, a checkpoint or a run directory (there: the best, else the newest).
 
-    Where an average of the weights was kept, that is what is found.
+    If the checkpoint has averaged weights (`ema`), they replace the plain ones. Raises NotFound if there is no model.
     """
     asked = Path(path)
     if asked.is_file():
@@ -37,18 +48,20 @@ def find_weights(path: str | Path) -> dict[str, Any]:
     saved = [directory] if layout.is_ours(directory) else layout.saved_in(directory)
     whole = [p for p in saved if (p / layout.ABOUT).exists()]
     if not whole:
-        raise NotFound(
-            f"there is no model in {asked}", hint="name a file of torch.save, a checkpoint or a run directory"
-        )
+        raise NotFound(f"there is no model in {asked}", hint="give a torch.save file, a checkpoint or a run directory")
     chosen = layout.best_of(whole) or whole[0]
-    weights: dict[str, Any] = torch.load(chosen / "model.pt", map_location="cpu", weights_only=True)
-    return {**weights, **_averages(chosen)}
+    weights: dict[str, Any] = restore.read_file(chosen, "model.pt")
+    return {**plain_names(weights), **plain_names(_averages(chosen))}
 
 
 def load_weights(model: Any, path: str | Path) -> None:
-    """Into a plain module; names and shapes must fit."""
+    """Load weights into a plain module; raise UsageError if names or shapes do not match.
+
+    Example:
+        >>> load_weights(model, "shoal-runs/train-1")
+    """
     try:
-        model.load_state_dict(find_weights(path))
+        model.load_state_dict(fitted(find_weights(path), model.state_dict()))
     except RuntimeError as error:
         raise UsageError(f"the model in {path} does not fit: {error}") from error
 
@@ -63,5 +76,5 @@ def _weights_in(loaded: Any, path: Path) -> dict[str, Any]:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
     if not isinstance(loaded, Mapping) or not all(isinstance(v, torch.Tensor) for v in loaded.values()):
-        raise UsageError(f"{path} holds no weights", hint="torch.save(model.state_dict(), path) makes such a file")
-    return dict(loaded)
+        raise UsageError(f"{path} does not contain weights", hint="create it with torch.save(model.state_dict(), path)")
+    return plain_names(loaded)

@@ -1,10 +1,10 @@
-"""Parameters of a training: typed fields with defaults, any of which may hold a Range of values to try.
+"""Parameters of a training: typed fields with defaults. Any field may have a Range of values to try.
 
 class MyParams(Params):
     lr: float = Range([5e-4, 7e-4])
     hidden: int = 128
 
-In a trial of a sweep, `MyParams()` has the values the sweep chose.
+In a trial of a sweep, `MyParams()` has the values that the sweep has chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from shoal.core.errors import UsageError
-from shoal.core.grid import axes
+from shoal.core.param_grid import axes
 from shoal.sdk.trial import trial_params
 from shoal.train.typed import fits, name_of
 
@@ -29,7 +29,15 @@ _is_copy = ContextVar("_is_copy", default=False)
 
 
 class Range:
-    """Values to try, one after the other. Ranges of one `group` go hand in hand; all others are combined with each other."""
+    """Values to try for a field.
+
+    Args:
+        values: The values, at least one.
+        group: Ranges with the same group change together, value by value; all others are combined with each other.
+
+    Example:
+        >>> lr: float = Range([5e-4, 7e-4])
+    """
 
     def __init__(self, values: Sequence[Any], *, group: str | None = None):
         self.values = list(values)
@@ -45,59 +53,73 @@ class Range:
 
 
 class Params:
-    """Fields are annotated class attributes; arguments are keywords only and checked as they are set."""
+    """Parameters of a training. Fields are annotated class attributes; values are checked against their types when set.
+
+    Args:
+        **given: Values of fields, by name. In a trial of a sweep, the sweep's values take precedence.
+
+    Raises UsageError for unknown names, wrong types and missing values.
+
+    Example:
+        >>> class MyParams(Params):
+        ...     hidden: int = 128
+        >>> params = MyParams(lr=3e-4, epochs=2, hidden=256)
+    """
 
     seed: int | None = 0
-    """Of everything random; None leaves the generators as they are."""
+    """Random seed of everything; None leaves the generators as they are."""
+    deterministic: bool = False
+    """Use deterministic algorithms only; slower. An operator that has none raises an error that names it."""
     optimizer: str = "AdamW"
-    """A class of torch.optim, or "LAMB"."""
+    """Class of torch.optim, or "LAMB"."""
     lr: float = 1e-3
     weight_decay: float = 0.01
     clip_norm: float | None = 1.0
-    """Largest norm of the gradient; None does not clip."""
+    """Maximum norm of the gradient; None: no clipping."""
     amp: Literal["none", "bf16", "fp16"] = "none"
-    """Mixed precision."""
+    """Mixed precision: "none", "bf16", or "fp16" with a scaled loss."""
     accumulate: int = 1
-    """Batches per worker that make one step."""
+    """Batches per worker in one step."""
     batch_size: int = 16
     """Samples per batch and worker."""
     epochs: float | None = None
-    """How long to train; this or max_steps."""
+    """Epochs to train. Give this or max_steps."""
     max_steps: int | None = None
+    """Steps to train. Give this or epochs."""
     train_samples: int | None = None
-    """Samples of one epoch, where the training data cannot tell."""
+    """Samples of one epoch; needed if the training data has no known length."""
     eval_every_samples: int | None = None
-    """Samples between two evaluations; None evaluates after every epoch."""
+    """Samples between two evaluations; None: after every epoch."""
     warmup: float = 0.0
-    """Share of the training in which the learning rate rises."""
+    """Share of the training during which the learning rate rises."""
     decay: Literal["linear", "stepwise", "cosine", "none"] = "linear"
     ending_lr_ratio: float = 1e-5
-    """What is left of the learning rate at the end, for linear and cosine decay."""
+    """Final learning rate as a share of the full one, for linear and cosine decay."""
     stepwise_ratio: float = 0.1
     stepwise_epochs: int = 30
     train_files: list[str] | tuple[str, ...] | str = ()
     eval_file: str = ""
     test_files: list[str] | tuple[str, ...] | str = ()
     keep_models: int = 3
-    """Newest models kept, besides the best."""
+    """Number of newest models to keep, besides the best."""
     initial_model: str | None = None
-    """File or checkpoint directory whose weights training starts from."""
+    """File or checkpoint directory with the weights to start from."""
     true_gradient: bool = False
-    """Weigh every sample alike, however unequal the batches of workers and accumulation are."""
+    """Weight every sample equally, even if the batches of workers or accumulation steps differ in size."""
     detect_anomaly: bool = False
-    """torch.autograd's anomaly mode: slow, names the operation that made a NaN."""
-    num_workers: int = 2
-    """Processes that load data, per worker."""
+    """Use torch.autograd's anomaly mode, which is slow and names the operation that produced a NaN."""
+    num_workers: int | None = None
+    """Data-loading processes per worker; None: two for a dataset whose batches are seen to take time to load, else none."""
     ema: float = 0.0
-    """Decay of an average of the weights that evaluation uses; 0 for none."""
+    """Decay of the weight average that evaluation uses; 0: no average."""
     patience: int | None = None
-    """Evaluations without a better one after which training ends; None goes on to the end."""
+    """Evaluations without improvement after which training stops; None: never stop early."""
     parallel: Literal["auto", "ddp", "fsdp", "pipeline", "none"] = "auto"
-    """How the model is spread over several workers."""
+    """Strategy that distributes the model over several workers."""
     trackers: tuple[str, ...] = ()
-    """Where else metrics go: "tensorboard", "wandb"."""
+    """Additional destinations of metrics: "tensorboard", "wandb", "mlflow"."""
     max_model_size: int | None = None
-    """Variants with more parameters than this are skipped in a search."""
+    """Maximum number of model parameters. Larger variants of a search are skipped."""
 
     _hints: ClassVar[dict[str, Any]]
 
@@ -122,7 +144,7 @@ class Params:
 
     @classmethod
     def fields(cls) -> dict[str, Any]:
-        """Name → type, those of base classes first."""
+        """Return name → type of all fields, those of base classes first."""
         if "_hints" not in cls.__dict__:
             hints = get_type_hints(cls)
             named = [n for kind in reversed(cls.__mro__[:-1]) for n in inspect.get_annotations(kind)]
@@ -131,11 +153,11 @@ class Params:
 
     @classmethod
     def _chosen(cls) -> dict[str, Any]:
-        """What a sweep has chosen, for a script that asks for its parameters."""
+        """Return the values that a sweep has chosen for this process."""
         chosen = {} if _is_copy.get() else trial_params()
         for name in chosen.keys() - cls.fields().keys():
             if near := difflib.get_close_matches(name, cls.fields(), n=1):
-                warn = f"shoal: the sweep sets {name}, which is no field of {cls.__name__}; did you mean {near[0]}?"
+                warn = f"shoal: the sweep sets {name}, which is not a field of {cls.__name__}; did you mean {near[0]}?"
                 print(warn, file=sys.stderr)
         return {n: _restored(v, cls.fields()[n]) for n, v in chosen.items() if n in cls.fields()}
 
@@ -147,28 +169,42 @@ class Params:
 
     @property
     def ranges(self) -> dict[str, Range]:
+        """Fields that have a Range, by name."""
         return {n: v for n in self.fields() if isinstance(v := getattr(self, n), Range)}
 
     def variants(self) -> Iterator[Self]:
-        """One after the other without any Range: all combinations, the first field changing slowest; groups fastest."""
+        """Yield every combination of the Ranges' values as Params without Range.
+
+        The first field changes slowest, groups fastest.
+
+        Example:
+            >>> for variant in MyParams(lr=Range([1e-3, 1e-4])).variants():
+            ...     print(variant.lr)
+        """
         for chosen in itertools.product(*axes((name, r.values, r.group) for name, r in self.ranges.items())):
             yield self.replace(**{name: value for part in chosen for name, value in part.items()})
 
     def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed.
+
+        Example:
+            >>> slower = params.replace(lr=params.lr / 10)
+        """
         with _copying():
             return type(self)(**{**{n: copy.deepcopy(getattr(self, n)) for n in self.fields()}, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the fields as plain JSON values."""
         return {n: _plain(getattr(self, n)) for n in self.fields()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return Params from the result of `to_dict`. Values of a sweep are not applied."""
         with _copying():
             return cls(**{n: _restored(v, cls.fields().get(n)) for n, v in values.items()})
 
     def problems(self) -> list[str]:
-        """All that speaks against starting, each in a sentence; subclasses add their own."""
+        """Return all reasons not to start, one clause each. Subclasses may add their own."""
         found = []
         if (self.epochs is None) == (self.max_steps is None):
             found.append("give exactly one of epochs and max_steps")
@@ -183,6 +219,7 @@ class Params:
         return found
 
     def check(self) -> None:
+        """Raise UsageError with all `problems`, if there are any."""
         if found := self.problems():
             raise UsageError(f"{type(self).__name__}: {'; '.join(found)}")
 
@@ -197,7 +234,7 @@ class Params:
 
 @contextmanager
 def _copying() -> Iterator[None]:
-    """What is made of parameters that are there already is exactly what it is told to be."""
+    """Ignore the values of a sweep inside this context, because parameters are copied."""
     before = _is_copy.set(True)
     try:
         yield

@@ -10,6 +10,8 @@ torch: Any = import_module("torch")
 
 
 class Precision:
+    """Autocast and loss scaling of a training."""
+
     def __init__(self, kind: str, device: Any):
         self._device = device.type
         self._dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[kind]
@@ -17,21 +19,24 @@ class Precision:
 
     @property
     def scales(self) -> bool:
-        """Whether there is a scaler, whose state belongs to the training's."""
+        """True if the loss is scaled; the scaler's state must then be saved with the training."""
         return bool(self.scaler.is_enabled())
 
     def forward(self) -> AbstractContextManager[Any]:
+        """Return the autocast context of a forward pass."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device, dtype=self._dtype)
 
     def backward(self, loss: Any) -> None:
+        """Run the backward pass of a loss, scaled if necessary."""
         self.scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Any) -> None:
+        """Remove the scale from the gradients, before clipping."""
         if self.scales:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: Any) -> bool:
-        """Whether the optimizer stepped; with fp16 it does not when a gradient has overflowed."""
+        """Step the optimizer; return False if fp16 gradients overflowed and the step was skipped."""
         if not self.scales:
             optimizer.step()
             return True

@@ -1,6 +1,6 @@
-"""Before anything starts: are the machines, their GPUs, the data, the network and the disk there? All that is missing, at once.
+"""Check of machines, GPUs, data, network and disk before a training starts. All problems are reported at once.
 
-The marks E2, E3 and E4 are those of TopSpin's list of common errors.
+The codes E2, E3 and E4 are those of TopSpin's list of common errors.
 """
 
 from __future__ import annotations
@@ -17,60 +17,60 @@ from shoal.train import probe
 from shoal.train.hosts import Host
 
 FREE_BYTES = 1 << 30
-"""Less room than this and the first checkpoints may not fit."""
+"""Minimum free bytes on the disk; with less, the first checkpoints may not fit."""
 _MANY = 16
 
 
 class Place(NamedTuple):
-    """A machine and the slots that are to be used there: GPU numbers, or any numbers where there are none."""
+    """A machine and the slots to use there: GPU numbers, or any numbers without GPUs."""
 
     host: Host
     slots: tuple[int, ...] = ()
-    """Empty: whichever are free."""
+    """Slots; empty: all that are free."""
 
 
 class Ready(NamedTuple):
-    """What was found on a machine that can be used."""
+    """A machine that has passed the check."""
 
     place: Place
-    """With slots."""
+    """Place with its slots filled in."""
     address: str
     interface: str | None
-    """To be used for the workers' talk; None: the library's own choice."""
+    """Network interface for the workers' communication; None: the library chooses."""
     port: int
-    """Free a moment ago."""
+    """Port that was free at the time of the check."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Needs:
-    """What a training needs on every machine."""
+    """Requirements of a training on every machine."""
 
     workers: int = 1
-    """Slots, when a place names none."""
+    """Number of slots, if a place names none."""
     gpus: bool = False
     paths: Sequence[str] = ()
-    """Files and folders of data; relative ones are below the working directory."""
+    """Files and folders of data; relative paths start at the working directory."""
     interface: str | None = None
-    """Network interface, if the user knows better."""
+    """Network interface chosen by the user; None: determined automatically."""
     check_gpus: bool = True
     free_bytes: int = FREE_BYTES
 
 
 def check(places: Sequence[Place], needs: Needs) -> list[Ready]:
-    """What was found, in the order of `places`; Refused with all that is missing."""
+    """Check all machines and return them in the order of `places`; raise Refused with all problems."""
     cwd = str(Path.cwd())
     asked = {"cwd": cwd, "paths": list(needs.paths), "gpus": needs.gpus}
     several = len({p.host for p in places}) > 1 and not all(p.host.is_here for p in places)
     found: list[Ready] = []
     problems: list[str] = []
     hints: list[str] = []
-    for place, answer in zip(places, _ask(places, asked), strict=True):
+    for place, answer in zip(places, _probe(places, asked), strict=True):
         if isinstance(answer, ShoalError):
             problems.append(answer.message)
             hints.append(answer.hint or "")
             continue
         slots, own = _slots(place, needs, answer)
-        own += _surroundings(place, needs, answer, cwd)
+        own += _environment_problems(place, needs, answer, cwd)
         interface, unknown = _interface(place, needs, answer, several=several)
         problems += [f"{place.host}: {p}" for p, _ in own + unknown]
         hints += [h for _, h in own + unknown]
@@ -81,7 +81,7 @@ def check(places: Sequence[Place], needs: Needs) -> list[Ready]:
 
 
 def data_paths(*given: Any) -> list[str]:
-    """The paths among parameters that may be a path, a list of them, or nothing."""
+    """Return all paths in parameters that may be a path, a list of paths, or empty."""
     found: list[str] = []
     for value in given:
         if isinstance(value, str) and value:
@@ -91,10 +91,10 @@ def data_paths(*given: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _ask(places: Sequence[Place], asked: dict[str, Any]) -> list[dict[str, Any] | ShoalError]:
+def _probe(places: Sequence[Place], asked: dict[str, Any]) -> list[dict[str, Any] | ShoalError]:
     def one(place: Place) -> dict[str, Any] | ShoalError:
         try:
-            return place.host.look(asked)
+            return place.host.examine(asked)
         except ShoalError as error:
             return error
 
@@ -103,7 +103,7 @@ def _ask(places: Sequence[Place], asked: dict[str, Any]) -> list[dict[str, Any] 
 
 
 _Problems = list[tuple[str, str]]
-"""(what is wrong, what to do)"""
+"""List of (problem, what to do)."""
 
 
 def _slots(place: Place, needs: Needs, found: Mapping[str, Any]) -> tuple[tuple[int, ...], _Problems]:
@@ -113,35 +113,35 @@ def _slots(place: Place, needs: Needs, found: Mapping[str, Any]) -> tuple[tuple[
     free = probe.free_gpus(found["gpus"])
     wanted = list(place.slots or free)
     usable = there if not needs.check_gpus else free
-    lacking = [g for g in wanted if g not in usable]
+    unusable = [g for g in wanted if g not in usable]
     if not there:
         return (), [
             ("E2: there is no GPU", "set use_gpu to False to train on the CPU, or name a machine that has GPUs")
         ]
-    if lacking:
-        why = "in use or not there" if needs.check_gpus else "not there"
-        told = f"E2: GPU {', '.join(map(str, lacking))} {why}; free are {free or 'none'}"
-        return (), [(told, "name GPUs that are free")]
+    if unusable:
+        why = "in use or missing" if needs.check_gpus else "missing"
+        problem = f"E2: GPU {', '.join(map(str, unusable))} {why}; free GPUs: {free or 'none'}"
+        return (), [(problem, "choose GPUs that are free")]
     if len(wanted) < needs.workers:
-        told = f"E2: {needs.workers} GPUs are needed and {len(wanted)} can be had"
-        return (), [(told, "ask for fewer GPUs per training, or wait until more are free")]
+        problem = f"E2: {needs.workers} GPUs are needed, but only {len(wanted)} available"
+        return (), [(problem, "request fewer GPUs per training, or wait until more are free")]
     return tuple(wanted), []
 
 
-def _surroundings(place: Place, needs: Needs, found: Mapping[str, Any], cwd: str) -> _Problems:
+def _environment_problems(place: Place, needs: Needs, found: Mapping[str, Any], cwd: str) -> _Problems:
     problems: _Problems = []
     if not found["cwd"]:
         problems.append(
-            (f"E3: the working directory {cwd} is not there", "share it, with NFS or sshfs, at the same path")
+            (f"E3: the working directory {cwd} does not exist", "share it, with NFS or sshfs, at the same path")
         )
     elif found["missing"]:
-        told = ", ".join(found["missing"][:5]) + (" …" if len(found["missing"]) > 5 else "")
-        problems.append((f"E3: no data at {told}", f"make it readable there; relative paths begin at {cwd}"))
+        missing = ", ".join(found["missing"][:5]) + (" …" if len(found["missing"]) > 5 else "")
+        problems.append((f"E3: no data at {missing}", f"make it readable there; relative paths start at {cwd}"))
     if not found["has_shoal"]:
-        problems.append((f"{sys.executable} has no shoal", "install it there: pip install shoal[train]"))
+        problems.append((f"{sys.executable} has no shoal", "install it there: pip install 'shoal-train[train]'"))
     if found["free_bytes"] < needs.free_bytes:
         room, need = found["free_bytes"] >> 20, needs.free_bytes >> 20
-        problems.append((f"{room} MiB are free on the disk, {need} are needed", "free some space"))
+        problems.append((f"{room} MiB are free on the disk, but {need} are needed", "free some space"))
     return problems
 
 
@@ -151,8 +151,8 @@ def _interface(place: Place, needs: Needs, found: Mapping[str, Any], *, several:
     if needs.interface:
         if needs.interface in known:
             return needs.interface, []
-        told = f"E4: there is no network interface {needs.interface}; there are {names}"
-        return None, [(told, "set net_name to one of them, or to None")]
+        problem = f"E4: there is no network interface {needs.interface}; there are {names}"
+        return None, [(problem, "set net_name to one of them, or to None")]
     if not several:
         return next((n for n, a in known.items() if a.startswith("127.")), None), []
     matches = [n for n, address in known.items() if address == place.host.name]
@@ -163,5 +163,5 @@ def _interface(place: Place, needs: Needs, found: Mapping[str, Any], *, several:
         return outer[0], []
     if place.host.is_here and len(outer) <= 1:
         return next(iter([*outer, *known]), None), []
-    told = f"E4: which network interface has the address {place.host.name} cannot be told; there are {names}"
-    return None, [(told, "set net_name, e.g. eth0")]
+    problem = f"E4: cannot determine the network interface with the address {place.host.name}; there are {names}"
+    return None, [(problem, "set net_name, e.g. eth0")]

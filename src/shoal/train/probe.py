@@ -1,4 +1,4 @@
-"""What a machine offers a training. Sent to servers over ssh and run there as it is, so it imports the standard library only."""
+"""Probe of a machine: data, GPUs, disk and network. Sent over ssh and run there, so it imports the standard library only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import sys
 from typing import Any
 
 _FREE_MIB = 512
-"""A GPU that uses less is taken to be free."""
+"""MiB in use below which a GPU counts as free."""
 _ANSWER = "shoal-probe "
 _SIOCGIFADDR = 0x8915
 
 
-def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """`asked`: cwd, paths (relative ones are below cwd), gpus (whether they matter)."""
+def examine(asked: dict[str, Any]) -> dict[str, Any]:
+    """Probe this machine. `asked` has cwd, paths (relative ones start at cwd), and gpus (whether to list GPUs)."""
     cwd = asked["cwd"]
     return {
         "cwd": os.path.isdir(cwd),  # noqa: PTH112
@@ -34,22 +34,23 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpus() -> dict[str, int]:
-    """Number (as text) → MiB in use; empty where there is none."""
+    """Return GPU number (as text) → MiB in use; empty without GPUs."""
     query = ["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+        output = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
-    rows = [line.split(",") for line in told.splitlines() if line.count(",") == 1]
+    rows = [line.split(",") for line in output.splitlines() if line.count(",") == 1]
     return {number.strip(): int(used) for number, used in rows if used.strip().isdigit()}
 
 
 def free_gpus(found: dict[str, int]) -> list[int]:
+    """Return the numbers of the GPUs that are hardly used, from the result of `gpus`."""
     return sorted(int(number) for number, used in found.items() if used < _FREE_MIB)
 
 
 def interfaces() -> dict[str, str]:
-    """Network interface → its IPv4 address."""
+    """Return network interface → IPv4 address."""
     import fcntl
 
     found = {}
@@ -62,7 +63,7 @@ def interfaces() -> dict[str, str]:
 
 
 def answer_in(output: str) -> dict[str, Any] | None:
-    """What `look` found, out of all that a remote shell printed."""
+    """Return the result of `examine` from the output of a remote shell, which may print other lines; None if there is none."""
     lines = [line for line in output.splitlines() if line.startswith(_ANSWER)]
     return dict(json.loads(lines[-1][len(_ANSWER) :])) if lines else None
 
@@ -74,7 +75,7 @@ def _free_bytes(path: str) -> int:
 
 
 def free_port() -> int:
-    """Do as shoal.core.ports does: below the range from which outgoing connections are given theirs."""
+    """Return a free port below the range of outgoing connections, as shoal.core.ports does."""
     while True:
         port = 20000 + int.from_bytes(os.urandom(4), "big") % 12700
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -83,4 +84,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    print(_ANSWER + json.dumps(look(json.loads(sys.argv[1]))), flush=True)
+    print(_ANSWER + json.dumps(examine(json.loads(sys.argv[1]))), flush=True)

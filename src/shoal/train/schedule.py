@@ -1,4 +1,4 @@
-"""The learning rate as a share of its full height, by how many samples were seen. Pure."""
+"""Learning-rate schedules: the rate as a share of the full one, by samples seen. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
+    """Function from samples seen to a share of the full learning rate."""
+
     def __call__(self, seen: int) -> float: ...
 
 
 class Linear(NamedTuple):
-    """Up over the warm-up, then down in a straight line to `ending` at the target; never below."""
+    """Linear rise over the warm-up, then linear decay to `ending` at the target; never below."""
 
     target: int
     warmup: float = 0.0
@@ -26,7 +28,7 @@ class Linear(NamedTuple):
 
 
 class Cosine(NamedTuple):
-    """Up over the warm-up, then down along half a cosine."""
+    """Linear rise over the warm-up, then decay along half a cosine to `ending`."""
 
     target: int
     warmup: float = 0.0
@@ -38,7 +40,7 @@ class Cosine(NamedTuple):
 
 
 class Stepwise(NamedTuple):
-    """Times `ratio` after every `epochs` epochs."""
+    """Multiplication by `ratio` after every `epochs` epochs."""
 
     epoch_samples: int
     ratio: float = 0.1
@@ -49,7 +51,7 @@ class Stepwise(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """Up over the warm-up, and there it stays."""
+    """Linear rise over the warm-up, then a constant rate."""
 
     target: int
     warmup: float = 0.0
@@ -59,7 +61,7 @@ class Constant(NamedTuple):
 
 
 def make(params: Params, *, target: int, epoch_samples: Callable[[], int]) -> Schedule:
-    """As the parameters say."""
+    """Return the schedule that the parameters describe."""
     if params.decay == "stepwise":
         return Stepwise(epoch_samples(), params.stepwise_ratio, params.stepwise_epochs)
     if params.decay == "cosine":
@@ -70,7 +72,7 @@ def make(params: Params, *, target: int, epoch_samples: Callable[[], int]) -> Sc
 
 
 def _risen(schedule: Linear | Cosine | Constant, seen: int, after: Callable[[float], float]) -> float:
-    """Up over the warm-up; then `after` of the share of the way that is left."""
+    """Return the rising share during the warm-up, then `after` of the remaining share of the training."""
     warm = int(schedule.warmup * schedule.target)
     if seen <= warm and warm > 0:
         return seen / warm

@@ -1,12 +1,14 @@
-"""Auto mode for Params: every variant of them trained, over this machine or several, and the best one told.
+"""Search over all variants of Params on this machine or several, without a server.
 
-The script asks `given(MyParams)` for its parameters, and is otherwise as it is. By itself it trains the first variant.
+The script gets its parameters from `given(MyParams)` and needs no other change. Started by itself, it trains the first
+variant.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,21 +16,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.core.errors import UsageError
+from shoal.core.records import Kind, kind_pattern
 from shoal.sdk.trial import TRIAL
-from shoal.train.gangs import Result, Task
 from shoal.train.hosts import Host
+from shoal.train.launch_groups import Result, Task
 from shoal.train.modes import Desk, run_pool
 from shoal.train.params import Params
 from shoal.train.preflight import Needs, Place
 
 FILE = "params.json"
-"""In the directory of a run: its parameters."""
+"""Name of the file with the parameters in a run directory."""
 _Kind = TypeVar("_Kind", bound=Params)
+_WANTED = re.compile(b"|".join(map(kind_pattern, (Kind.EVALUATION, Kind.FINISH))))
 
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """One variant and how it went."""
+    """One variant and its result."""
 
     params: Params
     directory: Path
@@ -36,12 +40,16 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        """The best evaluation; smaller is better."""
+        """Best evaluation; smaller is better."""
         return self.result.score
 
 
 def given(kind: type[_Kind]) -> _Kind:
-    """The parameters a search has chosen for this process; otherwise the defaults, and of ranges the first values."""
+    """Return the parameters that a search has chosen for this process; else the defaults, with the first value of each Range.
+
+    Example:
+        >>> params = given(MyParams)
+    """
     spool = os.environ.get("SHOAL_SPOOL")
     if spool and (file := Path(spool).parent / FILE).is_file():
         return kind.from_dict(json.loads(file.read_text()))
@@ -58,9 +66,20 @@ def search(
     root: Path | None = None,
     desk: Desk | None = None,
 ) -> list[Trial]:
-    """Train all variants; the best first, those without a score last. With the `root` of a search before, go on with that.
+    """Train all variants and return them, the best first and those without a score last.
 
-    `workers` is how many a variant takes, each a slot of one machine of `places`.
+    Args:
+        params: Parameters with Ranges.
+        entry: The script, or the script and its arguments.
+        places: Machines and their slots; by default one slot of this machine.
+        workers: Workers of each variant. Each needs one slot of the same machine.
+        gpus: Whether slots are GPUs.
+        root: Folder of the search. With that of an earlier search, only unfinished variants are trained.
+        desk: Output of messages, and requests to stop.
+
+    Example:
+        >>> trials = search(MyParams(lr=Range([1e-3, 1e-4]), epochs=1), "train.py")
+        >>> print(trials[0].params.lr, trials[0].score)
     """
     words = [entry] if isinstance(entry, str) else list(entry)
     if not words or not Path(words[0]).is_file():
@@ -104,7 +123,7 @@ def _before(task: Task) -> Result:
 
 
 class _Log:
-    """What a run says of itself in its spool, read on from where we were."""
+    """Status and best score of a run, read from its spool. Only new lines are read each time."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -131,13 +150,13 @@ class _Log:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            if b'"k":"e"' in line or b'"k":"f"' in line:
-                self._take(json.loads(line))
+            if _WANTED.search(line):
+                self._update(json.loads(line))
 
-    def _take(self, record: dict[str, Any]) -> None:
-        if record["k"] == "f":
+    def _update(self, record: dict[str, Any]) -> None:
+        if record["k"] == Kind.FINISH:
             self._status = record.get("status")
-        elif record["k"] == "e":
+        elif record["k"] == Kind.EVALUATION:
             values = {n.removeprefix("eval/"): v for n, v in record["v"].items() if isinstance(v, int | float)}
             judged = next((values[name] for name in ("error", "loss", *values) if name in values), None)
             if judged is not None and (self._best is None or judged < self._best):

@@ -1,4 +1,4 @@
-"""Where the batches come from: a DataLoader or Dataset that the run deals out, or an iterator of (epoch, batch) of the user's own."""
+"""Source of batches: a DataLoader or Dataset that the run distributes, or the user's own iterator of (epoch, batch)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from shoal.core.errors import UsageError
-from shoal.sdk.loader import feed_of
 from shoal.sdk.run import Run
-from shoal.sdk.sampler import DealtFeed
+from shoal.sdk.samples.loader import feed_of
+from shoal.sdk.samples.sampler import DealtFeed
+from shoal.train.loading import workers_for
 from shoal.train.params import Params
 
 torch: Any = import_module("torch")
@@ -17,17 +18,17 @@ data: Any = torch.utils.data
 
 
 class Piece(NamedTuple):
-    """What one worker takes in at once; the last one of its kind completes a step."""
+    """One batch of one worker. The last piece of a step completes it."""
 
     epoch: int
     batch: Any
     is_last: bool
     samples: int | None
-    """Those that count; None: to be counted."""
+    """Samples that count; None: to be determined from the batch."""
 
 
 class Source:
-    """Prepared by the run, so that after a resume it goes on where it stood."""
+    """Training data prepared by the run, so that a resumed training continues where it stopped."""
 
     def __init__(self, run: Run, given: Any, params: Params):
         self._run, self._params = run, params
@@ -39,33 +40,34 @@ class Source:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the run weighs every piece by its samples; else each counts the same."""
+        """True if the run weights every piece by its samples; otherwise all pieces count the same."""
         return self._dealing is not None
 
     @property
     def may_end_early(self) -> bool:
-        """Whether one worker may run out of data before the others."""
+        """True if one worker may run out of data before the others."""
         return self._streams and not getattr(self._loader.given, "same_length", False)
 
     @property
     def epoch_samples(self) -> int:
+        """Samples of one epoch; raises UsageError if the number is unknown."""
         dealing = self._dealing
         if dealing is not None:
             return dealing.batches * dealing.global_batch if dealing.drop_last else dealing.size
         known = self._params.train_samples or getattr(getattr(self._loader, "given", None), "samples", None)
         if known is None:
-            raise UsageError("how many samples make an epoch is not known", hint="set train_samples in the parameters")
+            raise UsageError("the number of samples in an epoch is unknown", hint="set train_samples in the parameters")
         return int(known)
 
     @property
     def step_samples(self) -> int:
-        """Of a full step, over all workers."""
+        """Samples of a full step, over all workers."""
         if self._dealing is not None:
             return self._dealing.global_batch
         return self._params.batch_size * self._params.accumulate * self._run.parallel.data_world
 
     def pieces(self) -> Generator[Piece]:
-        """Until the data ends or the run is to stop. Close it when leaving: that is where a last save is taken."""
+        """Yield batches until the data ends or the run should stop. Close the generator: that makes the last save."""
         if self._streams:
             for epoch, batch in self._loader:
                 yield Piece(epoch, batch, self._run.is_boundary, None)
@@ -76,7 +78,7 @@ class Source:
 
 
 class TrainingData(data.IterableDataset):  # type: ignore[misc]
-    """A user's iterator of (epoch, batch) in the shape that the run can count, and resume."""
+    """Wrapper of a user's iterator of (epoch, batch), which the run can count and resume."""
 
     def __init__(self, given: Any):
         self.given = given
@@ -87,8 +89,8 @@ class TrainingData(data.IterableDataset):  # type: ignore[misc]
         for item in self.given:
             if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], int)):
                 raise UsageError(
-                    f"training_data gave a {type(item).__name__}",
-                    hint="an iterator gives (epoch, batch), or return a DataLoader or a Dataset",
+                    f"training_data yielded a {type(item).__name__}",
+                    hint="yield (epoch, batch), or return a DataLoader or a Dataset",
                 )
             yield item[0], item[1]
 
@@ -97,8 +99,10 @@ def _as_loader(given: Any, params: Params) -> Any:
     if isinstance(given, data.DataLoader):
         return given
     if isinstance(given, data.Dataset) and not isinstance(given, data.IterableDataset):
-        # What is in memory already is only slowed down by going through another process.
-        workers = 0 if type(given) is data.TensorDataset else params.num_workers
+        # Data that is already in memory is only slowed down by another process.
+        workers = params.num_workers
+        if workers is None or type(given) is data.TensorDataset:
+            workers = workers_for(given, params.batch_size)
         return data.DataLoader(
             given, batch_size=params.batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
         )

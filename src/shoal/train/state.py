@@ -1,4 +1,4 @@
-"""How far a training has come, saved with every checkpoint."""
+"""Progress of a training, saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ torch: Any = import_module("torch")
 
 
 class Series(Sequence[tuple[int, float]]):
-    """(samples seen, value) of every step, packed: a million of them take 16 MB."""
+    """Sequence of (samples seen, value) of every step, stored compactly: a million take 16 MB."""
 
     def __init__(self) -> None:
         self._numbers = array("d")
@@ -44,26 +44,38 @@ class Series(Sequence[tuple[int, float]]):
         self._numbers = array("d", numbers.tolist())
 
 
+MOST_FIGURES = 32
+"""Names of figures whose curves are kept."""
+
+
 class State:
-    """The same on every worker."""
+    """Progress of a training. It is the same on every worker."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.seen = 0
-        """Samples, over all workers."""
+        """Samples seen, over all workers."""
         self.epoch = 0
         self.best: float | None = None
         self.best_step: int | None = None
         self.since_best = 0
-        """Evaluations since the best one."""
+        """Number of evaluations since the best one."""
         self.last_evaluated = 0
         """Samples seen at the last evaluation."""
         self.losses = Series()
+        self.figures: dict[str, Series] = {}
+        """Figures that train_batch returned, by name: of this worker, and after a resume of the one that saved."""
         self.evaluations: list[tuple[int, dict[str, float]]] = []
-        """(samples seen, values)."""
+        """All evaluations, as (samples seen, values)."""
+
+    def note_figures(self, figures: Mapping[str, float]) -> None:
+        """Record the figures of a step; at most MOST_FIGURES names are kept."""
+        for name, value in figures.items():
+            if name in self.figures or len(self.figures) < MOST_FIGURES:
+                self.figures.setdefault(name, Series()).append(self.seen, value)
 
     def evaluated(self, values: dict[str, float], step: int) -> bool:
-        """Whether it is the best so far."""
+        """Record an evaluation; return whether it is the best so far."""
         self.last_evaluated = self.seen
         self.evaluations.append((self.seen, values))
         if self.best is not None and judged(values) >= self.best:
@@ -73,17 +85,22 @@ class State:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        return {**vars(self), "losses": self.losses.to_tensor(), "evaluations": list(self.evaluations)}
+        figures = {name: series.to_tensor() for name, series in self.figures.items()}
+        saved = {"losses": self.losses.to_tensor(), "figures": figures, "evaluations": list(self.evaluations)}
+        return {**vars(self), **saved}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         for name in ("steps", "seen", "epoch", "best", "best_step", "since_best", "last_evaluated"):
             setattr(self, name, saved[name])
         self.losses.from_tensor(saved["losses"])
+        self.figures = {}
+        for name, numbers in saved.get("figures", {}).items():
+            self.figures.setdefault(name, Series()).from_tensor(numbers)
         self.evaluations = [(seen, dict(values)) for seen, values in saved["evaluations"]]
 
 
 def judged(values: Mapping[str, float]) -> float:
-    """The value that tells a better model from a worse one: `error`, or `loss`, or the first. Smaller is better."""
+    """Return the value that ranks models: `error`, else `loss`, else the first. Smaller is better."""
     for name in ("error", "loss"):
         if name in values:
             return values[name]

@@ -1,4 +1,4 @@
-"""The parameters of a model as a table: the largest first, with their share of all."""
+"""Table of a model's parameters, largest first, with their share of the total."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
 def parameter_table(model: Any, most: int = _MOST) -> str:
-    """Name, shape, size and ratio of each parameter, sorted by size; a parameter used in two places counts once."""
+    """Return a table with name, shape, size and share of each parameter, largest first. Shared parameters count once.
+
+    Args:
+        model: A module.
+        most: Maximum number of rows.
+
+    Example:
+        >>> print(parameter_table(model))
+    """
     rows = [(name, tuple(p.shape), math.prod(p.shape), bool(p.requires_grad)) for name, p in model.named_parameters()]
     rows.sort(key=lambda row: (-row[2], row[0]))
     total = sum(row[2] for row in rows)
@@ -31,8 +39,8 @@ def parameter_table(model: Any, most: int = _MOST) -> str:
         f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e:>{widths[4]}}"
         for a, b, c, d, e in cells
     ]
-    told = f"{len(rows)} parameters, {total:,} numbers ({_short(total)})"
-    return "\n".join([*lines, f"{told}, {frozen:,} of them frozen" if frozen else told])
+    summary = f"{len(rows)} parameters, {total:,} numbers ({_short(total)})"
+    return "\n".join([*lines, f"{summary}, {frozen:,} of them frozen" if frozen else summary])
 
 
 def _share(part: int, whole: int) -> str:

@@ -1,4 +1,4 @@
-"""The training loop. A subclass says what a batch's loss is and where the data comes from; the rest is here, in the order it happens."""
+"""Training loop. A subclass defines the loss of a batch and the data; the rest is here, in order of execution."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from shoal.core.errors import Refused, UsageError
-from shoal.sdk.board import Board
-from shoal.sdk.group import object_group
+from shoal.sdk.ranks.group import object_group
+from shoal.sdk.ranks.store import RankStore
 from shoal.sdk.run import Run
 from shoal.sdk.saving.rng import raw_rng_state
 from shoal.sdk.start import current, init
 from shoal.sdk.trial import is_trial, skip_trial
 from shoal.train import schedule, validate
-from shoal.train.batch import read_result, to_device
+from shoal.train.batch import Reading, read_result, to_device
 from shoal.train.bug import Capsules, NonFiniteLoss
+from shoal.train.console_log import ConsoleLog
 from shoal.train.ema import Ema
-from shoal.train.gradients import Gradient, Tally, Totals, all_agree, sample_count
+from shoal.train.gradients import Gradient, StepTotals, Totals, all_agree, sample_count
 from shoal.train.model import load_weights
 from shoal.train.optim import make_optimizer
 from shoal.train.params import Params
 from shoal.train.precision import Precision
 from shoal.train.source import Piece, Source
 from shoal.train.state import State
-from shoal.train.voice import Voice
 from shoal.train.watch import Watch
 
 torch: Any = import_module("torch")
 
 _LAST_GAP = 0.1
-"""Of the way to the next evaluation: less than this at the end is not worth one."""
+"""Share of the evaluation interval. A final evaluation is made only if more than this has passed since the last one."""
 
 
 class Outcome(NamedTuple):
+    """Result of `Trainer.fit`."""
+
     reason: str
     """"finished", "early_stop", "stopped" or "out_of_data"."""
     steps: int
@@ -46,7 +48,24 @@ class Outcome(NamedTuple):
 
 
 class Trainer:
-    """Override `train_batch` and `training_data`; `evaluation_data` or `evaluate`, and `early_stop`, where wanted."""
+    """Trainer of a model. Override `training_data` and `train_batch`; `evaluation_data` or `evaluate` to evaluate.
+
+    Args:
+        params: The parameters, without Ranges.
+        model: A module.
+        optimizer: An optimizer of the model's parameters; by default the one that `params` describes.
+
+    Raises UsageError for invalid parameters, and Refused (in a sweep: skips the trial) if the model exceeds `max_model_size`.
+
+    Example:
+        >>> class MyTrainer(Trainer):
+        ...     def training_data(self):
+        ...         return dataset
+        ...     def train_batch(self, batch):
+        ...         x, labels = batch
+        ...         return torch.nn.functional.cross_entropy(self.model(x), labels)
+        >>> outcome = MyTrainer(Params(epochs=2), model).fit()
+    """
 
     run: Run
 
@@ -54,8 +73,8 @@ class Trainer:
         params.check()
         if params.ranges:
             raise UsageError(
-                f"{', '.join(params.ranges)} has a Range of values, and a trainer takes one of them",
-                hint="for params in params.variants(): train with each",
+                f"{', '.join(params.ranges)} has a Range of values, but a trainer needs a single value",
+                hint="train each variant: for variant in params.variants(): …",
             )
         size = sum(p.numel() for p in model.parameters())
         if params.max_model_size is not None and size > params.max_model_size:
@@ -66,26 +85,41 @@ class Trainer:
         )
         self.state = State()
 
-    # what a training is: for subclasses
+    # --- for subclasses ---
 
     def train_batch(self, batch: Any) -> Any:
-        """The loss, (loss, samples) or {"loss": …, "samples": …, "figures": {…}} of a batch that is on the device."""
+        """Return the loss of a batch that is on the device.
+
+        Returns the mean loss, (loss, samples), or {"loss": …, "samples": …, "figures": {…}}. Override it unless the model's
+        output is the loss.
+
+        Example:
+            >>> def train_batch(self, batch):
+            ...     x, labels = batch
+            ...     return torch.nn.functional.cross_entropy(self.model(x), labels)
+        """
         return self.model(batch)
 
     def training_data(self) -> Any:
-        """A DataLoader or Dataset, dealt out to the workers; or an iterator of (epoch, batch) that gives each its own."""
+        """Return a DataLoader or Dataset, which is distributed to the workers, or an iterator of (epoch, batch).
+
+        An iterator must yield each worker's own batches; those of shoal.train.data do.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a training_data()")
 
     def evaluation_data(self) -> Any:
-        """A DataLoader or Dataset, or None not to evaluate."""
+        """Return a DataLoader or Dataset to evaluate on; None: no evaluation."""
         return None
 
     def evaluate_batch(self, batch: Any) -> Any:
-        """A number or several by name, each a mean over the batch."""
+        """Return a number, or several by name, each the mean over a batch of evaluation data; by default the loss."""
         return {"loss": read_result(self.train_batch(batch)).loss}
 
     def evaluate(self) -> Any:
-        """A number (smaller is better) or several by name. Overridden, it runs on one worker while the others wait for it."""
+        """Return a number (smaller is better), or several by name.
+
+        An override runs on the main worker only, and the others wait for it; a sharded model is evaluated on all workers.
+        """
         plan = self.run.parallel
         share = validate.share_of(
             self._evaluation_data,
@@ -98,14 +132,15 @@ class Trainer:
         return validate.means(self._board.gather(mine))
 
     def early_stop(self, state: State) -> bool:
-        """Asked after every step, on every worker; one that says yes ends the training."""
+        """Return True to end the training. It is called after every step on every worker; one True is enough."""
         return self.params.patience is not None and state.since_best >= self.params.patience
 
     def run_options(self) -> dict[str, Any]:
-        """Arguments of shoal.init."""
+        """Return the arguments of shoal.init for this training."""
         params = self.params
         return {
             "seed": params.seed,
+            "deterministic": params.deterministic,
             "accumulate": params.accumulate,
             "keep_checkpoints": params.keep_models,
             "config": params.to_dict(),
@@ -114,19 +149,34 @@ class Trainer:
         }
 
     def target_samples(self) -> int:
-        """At which the training is over and the learning rate at its end."""
+        """Return the number of samples at which the training ends and the learning rate reaches its final value."""
         if self.params.max_steps is not None:
             return self.params.max_steps * self._source.step_samples
         return int((self.params.epochs or 0) * self._source.epoch_samples)
 
-    def on_start(self) -> None: ...
-    def on_step(self, figures: Mapping[str, float]) -> None: ...
-    def on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None: ...
-    def on_end(self, outcome: Outcome) -> None: ...
+    def on_start(self) -> None:
+        """Hook before the first step."""
 
-    # how it goes
+    def on_step(self, figures: Mapping[str, float]) -> None:
+        """Hook after every step, with its loss and figures."""
+
+    def on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None:
+        """Hook after every evaluation."""
+
+    def on_end(self, outcome: Outcome) -> None:
+        """Hook after the last step."""
+
+    # --- the loop ---
 
     def fit(self) -> Outcome:
+        """Train until the end, an early stop, a stop request or the end of the data; resume from a checkpoint if there is one.
+
+        Uses the run of `shoal.init` if the script has started one, else starts its own.
+
+        Example:
+            >>> outcome = trainer.fit()
+            >>> print(outcome.reason, outcome.best)
+        """
         if capsule := os.environ.get("SHOAL_REPLAY"):
             from shoal.train.replay import run_again
 
@@ -140,7 +190,7 @@ class Trainer:
                 with closing(self._source.pieces()) as pieces:
                     outcome = self._train(pieces)
             finally:
-                self._voice.end(self.state)
+                self._console.end(self.state)
             self.on_end(outcome)
         return outcome
 
@@ -151,7 +201,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.model, self.optimizer = run.prepare(self.model, self.optimizer)
-        self._board = Board(run.rank, run.world_size, run.session)
+        self._board = RankStore(run.rank, run.world_size, run.session)
         self._group = object_group()
         self._precision = Precision(params.amp, run.device)
         if self._precision.scales:
@@ -163,13 +213,13 @@ class Trainer:
         self._gradient = Gradient(by_sample=by_sample, world_size=run.parallel.data_world)
         self._evaluation_data = self.evaluation_data()
         self._target = self.target_samples()
-        self._asked_after = 0
+        self._checked_at = 0
         self._ratio = schedule.make(params, target=self._target, epoch_samples=lambda: self._source.epoch_samples)
         self._gap = params.eval_every_samples or (self._source.epoch_samples if self._evaluates else 0)
         self._capsules = Capsules(run.output_dir / "bug", run.rank)
         self._watch = Watch(self.model, device=run.device)
-        self._voice = Voice(run)
-        self._voice.begin(self._plain, self.state)
+        self._console = ConsoleLog(run)
+        self._console.begin(self._plain, self.state)
 
     def _train(self, pieces: Iterator[Piece]) -> Outcome:
         with torch.autograd.set_detect_anomaly(self.params.detect_anomaly):
@@ -182,7 +232,7 @@ class Trainer:
                     break
                 totals = tally.over_all(self._group, self.run.world_size)
                 self._update(totals, tally.pieces)
-                self._tell(totals, tally)
+                self._log_step(totals, tally)
                 if self._is_evaluation_due(1.0):
                     self._evaluate()
         if reason != "stopped" and self._is_evaluation_due(_LAST_GAP):
@@ -190,7 +240,7 @@ class Trainer:
         return Outcome(reason, self.state.steps, self.state.seen, self.state.best)
 
     def _is_over(self) -> str:
-        """Why, or nothing."""
+        """Return the reason why the training is over, or an empty string."""
         steps = self.params.max_steps
         if self.state.seen >= self._target or (steps and self.state.steps >= steps):
             return "finished"
@@ -199,21 +249,21 @@ class Trainer:
         return "early_stop" if self._stops_early() else ""
 
     def _stops_early(self) -> bool:
-        """Asked once after every step."""
-        if self.state.steps == self._asked_after:
+        """Call `early_stop`, once after every step; all workers get the same result."""
+        if self.state.steps == self._checked_at:
             return False
-        self._asked_after = self.state.steps
+        self._checked_at = self.state.steps
         stops = bool(self.early_stop(self.state))
         return not all_agree(not stops, self._group, self.run.world_size) if self._may_differ else stops
 
     @property
     def _may_differ(self) -> bool:
-        """Whether early_stop may look at more than the state, which is the same on every worker."""
+        """True if early_stop is overridden and may thus use more than the state, which is the same on every worker."""
         return type(self).early_stop is not Trainer.early_stop
 
-    def _gather_gradient(self, pieces: Iterator[Piece]) -> Tally | None:
-        """Of all mini-batches of a step; None if there is not enough data, on this worker or another."""
-        tally = Tally(by_sample=self._gradient.by_sample or self._source.is_exact)
+    def _gather_gradient(self, pieces: Iterator[Piece]) -> StepTotals | None:
+        """Accumulate the gradient of all mini-batches of a step; return None if a worker has run out of data."""
+        tally = StepTotals(by_sample=self._gradient.by_sample or self._source.is_exact)
         while True:
             with self._watch.loading():
                 piece = next(pieces, None)
@@ -225,7 +275,7 @@ class Trainer:
             if piece.is_last:
                 return tally
 
-    def _backward(self, piece: Piece, tally: Tally) -> None:
+    def _backward(self, piece: Piece, tally: StepTotals) -> None:
         rng = raw_rng_state()
         batch = to_device(piece.batch, self.run.device)
         try:
@@ -234,20 +284,31 @@ class Trainer:
             samples = piece.samples
             if samples is None:
                 samples = sample_count(batch) if result.samples is None else result.samples
-            loss = float(result.loss.detach())
-            if not math.isfinite(loss):
-                raise NonFiniteLoss(f"the loss of step {self.state.steps + 1} is {loss}")
+            reading = Reading(result)
+            # Reading a device's loss before the backward pass is queued would leave the device without work. Afterwards it
+            # waits for the forward pass only. No weight has changed by then, so that a capsule still has those of this step.
+            if not reading.is_late or self.params.detect_anomaly:
+                self._check_finite(reading)
             with self._watch.backward(exchanges=piece.is_last):
                 self._precision.backward(self._gradient.weigh(result.loss, samples))
+            self._check_finite(reading)
         except Exception as error:
             where = {"step": self.state.steps + 1, "seen": self.state.seen, "epoch": piece.epoch}
             self._capsules.save(error, batch=batch, model=self._plain, rng=rng, about=where, trainer=self)
             raise
-        tally.add(loss, samples, result.figures)
+        tally.add(reading.loss, samples, reading.figures)
         self.state.epoch = piece.epoch
 
+    def _check_finite(self, reading: Reading) -> None:
+        if math.isfinite(reading.loss):
+            return
+        if reading.is_late:
+            for parameter in self.model.parameters():
+                parameter.grad = None  # a capsule names what was not finite before, not what this loss made of it
+        raise NonFiniteLoss(f"the loss of step {self.state.steps + 1} is {reading.loss}")
+
     def _update(self, totals: Totals, pieces: int) -> None:
-        """The gradient as it should be, the learning rate of where we are now, a step."""
+        """Correct the gradient, set the learning rate for the samples seen, and step."""
         self._precision.unscale(self.optimizer)
         self._gradient.put_right(self.model.parameters(), samples=totals.samples, pieces=pieces)
         if self.params.clip_norm is not None:
@@ -264,16 +325,17 @@ class Trainer:
             group["lr"] = group["initial_lr"] * ratio
 
     def _step_optimizer(self) -> bool:
-        """Return whether the step was made: mixed precision leaves out those whose gradients overflow."""
+        """Return whether the step was made: mixed precision skips steps with overflowing gradients."""
         return self._precision.step(self.optimizer)
 
-    def _tell(self, totals: Totals, tally: Tally) -> None:
+    def _log_step(self, totals: Totals, tally: StepTotals) -> None:
         state, run = self.state, self.run
         state.losses.append(state.seen, totals.loss)
+        state.note_figures(tally.figures)
         run.aim(self.params.max_steps or math.ceil(state.steps * self._target / max(1, state.seen)))
         figures = {**tally.figures, **self._watch.after_step(state.seen, self._target)}
         run.step({"loss": totals.loss, "lr": self.optimizer.param_groups[0]["lr"], "seen": state.seen, **figures})
-        self._voice.after_step()
+        self._console.after_step()
         self.on_step({"loss": totals.loss, **figures})
 
     def _is_evaluation_due(self, share: float) -> bool:
@@ -286,15 +348,15 @@ class Trainer:
             else:
                 values = self._board.from_main(validate.named(self.evaluate()) if self.run.is_main else None)
         is_best = self.state.evaluated(values, self.run.global_step)
-        told = {f"eval/{name}": value for name, value in values.items()}
-        self.run.evaluate(told)
-        self.run.checkpoint(best=is_best, metrics=told)
-        self._voice.evaluated(self.state, values, is_best=is_best)
+        metrics = {f"eval/{name}": value for name, value in values.items()}
+        self.run.evaluate(metrics)
+        self.run.checkpoint(best=is_best, metrics=metrics)
+        self._console.evaluated(self.state, values, is_best=is_best)
         self.on_evaluated(values, is_best=is_best)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """The plain model, its averaged weights if there are any, no gradients. A sharded model stays as it is."""
+        """Use the unwrapped model in evaluation mode, with averaged weights if there are any. A sharded model stays wrapped."""
         trained, plain = self.model, self._plain
         with ExitStack() as stack:
             stack.callback(setattr, self, "model", trained)
@@ -317,19 +379,19 @@ class Trainer:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether a forward pass takes all workers."""
+        """True if a forward pass needs all workers."""
         return self.run.parallel.name not in ("none", "ddp")
 
     def _average(self) -> Ema | None:
         if not self.params.ema:
             return None
         if self._is_sharded:
-            raise UsageError(f"ema does not go with parallel={self.run.parallel.name!r}", hint="set ema to 0")
+            raise UsageError(f"ema does not work with parallel={self.run.parallel.name!r}", hint="set ema to 0")
         return Ema(self._plain, self.params.ema)
 
 
-def _too_large(told: str) -> NoReturn:
-    """A sweep tries other sizes instead."""
+def _too_large(reason: str) -> NoReturn:
+    """Skip the trial in a sweep, which can try other sizes; otherwise raise Refused."""
     if is_trial():
-        skip_trial(told)
-    raise Refused(told)
+        skip_trial(reason)
+    raise Refused(reason)

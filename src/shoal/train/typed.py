@@ -1,4 +1,4 @@
-"""Does a value fit an annotation? For the annotations people give to parameters; others are taken on trust."""
+"""Check of values against type annotations, for those common in parameters. Unknown annotations accept every value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """An int is a fine float; a bool is not a number."""
+    """Check whether a value matches an annotation. An int is accepted as float; a bool is not a number."""
     if hint is Any:
         return True
     origin, args = get_origin(hint), get_args(hint)
@@ -32,6 +32,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def name_of(hint: Any) -> str:
+    """Return a readable name of an annotation."""
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
 
 

@@ -1,4 +1,4 @@
-"""Evaluation over the workers: each sample once, however long it takes. Results go through the store, never a collective."""
+"""Evaluation over all workers, each sample once. Results go through the store, not a collective, so slow workers are fine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from shoal.core.errors import UsageError
-from shoal.sdk.order import cut
+from shoal.sdk.samples.order import cut
 from shoal.train.batch import to_device
 from shoal.train.gradients import sample_count
 
@@ -17,9 +17,9 @@ data: Any = torch.utils.data
 
 
 def share_of(given: Any, batch_size: int, *, rank: int, world: int, same_count: bool) -> Iterator[tuple[Any, int]]:
-    """This worker's batches and how many samples of each count.
+    """Yield this worker's batches, each with the number of its samples that count.
 
-    With `same_count` every worker gets as many batches, repeating one that does not count: a sharded model needs all at once.
+    With `same_count` all workers get the same number of batches, as a sharded model needs; repeated ones count 0 samples.
     """
     loader = given if isinstance(given, data.DataLoader) else data.DataLoader(given, batch_size=batch_size)
     if isinstance(loader.dataset, data.IterableDataset):
@@ -44,7 +44,7 @@ def share_of(given: Any, batch_size: int, *, rank: int, world: int, same_count: 
 def totals(
     share: Iterator[tuple[Any, int]], evaluate_batch: Callable[[Any], Any], device: Any
 ) -> dict[str, list[float]]:
-    """Name → [sum over samples, samples]."""
+    """Evaluate a share; return name → [sum over samples, number of samples]."""
     found: dict[str, list[float]] = {}
     for batch, samples in share:
         for name, value in named(evaluate_batch(to_device(batch, device))).items():
@@ -56,7 +56,7 @@ def totals(
 
 
 def means(of_all: list[Mapping[str, list[float]]]) -> dict[str, float]:
-    """Over all workers' totals."""
+    """Return the mean of each value over the totals of all workers."""
     names = list(dict.fromkeys(name for one in of_all for name in one))
     found = {}
     for name in names:
@@ -67,7 +67,7 @@ def means(of_all: list[Mapping[str, list[float]]]) -> dict[str, float]:
 
 
 def named(values: Any) -> dict[str, float]:
-    """One number is called `error`."""
+    """Return evaluation values by name; a single number is named `error`."""
     if isinstance(values, Mapping):
         if not values:
             raise UsageError("the evaluation returned no value", hint='return a number, or {"error": …, "accuracy": …}')

@@ -1,6 +1,6 @@
-"""What a training's time and memory go to: waiting for data, exchanging gradients, and how long both will last.
+"""Measurement of a training's time and memory: waiting for data, exchange of gradients, memory growth and time left.
 
-A step costs a few readings of the clock; everything else is done every few seconds.
+A step costs a few clock readings; everything else is computed every few seconds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,32 @@ from shoal.sdk.progress import Pace, duration
 logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0
+"""Seconds between two measurements."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 _USED = Path("/sys/fs/cgroup/memory.current")
 _WARM_UP_S = 60.0
-"""Memory grows at the beginning of every training; that says nothing."""
+"""Seconds without trend measurement, because memory always grows at the beginning."""
 _TREND_S = 120.0
-"""Shortest time a trend is seen in."""
+"""Minimum seconds of data for a trend."""
 _MOST_POINTS = 720
 _WARN_S = 3600.0
+"""Predicted seconds until memory runs out, below which a warning is logged."""
 _FAR_S = 7 * 86400.0
+"""Predicted seconds above which the growth is not reported."""
 
 
 class Memory(NamedTuple):
+    """Memory use at one time."""
+
     used: float
-    """Bytes of this process, or on its GPU."""
+    """Bytes used by this process, or reserved on its GPU."""
     free: float
-    """Bytes it could still get."""
+    """Bytes still available."""
 
 
 class Watch:
-    """One per worker. `model` is the wrapped one: DDP itself knows what its exchanges take."""
+    """Measurements of one worker. `model` is the wrapped one, because DDP measures its exchanges itself."""
 
     def __init__(
         self,
@@ -59,31 +64,31 @@ class Watch:
         self._started = clock()
         self._due = self._started
         self._before: tuple[float, int, float] | None = None
-        """At the last look: when, samples seen, seconds of loading."""
+        """Time, samples seen and seconds of loading at the last measurement."""
         self._now: dict[str, float] = {}
         self._left: tuple[float, float, float] | None = None
         self.network_s: float | None = None
-        """Seconds a step waits for the exchange of gradients; None while unknown."""
+        """Seconds per step spent waiting for the exchange of gradients; None while unknown."""
         self._warned = False
 
     def loading(self) -> _Span:
-        """With it: the wait for the next batch."""
+        """Return a context manager that measures the wait for the next batch."""
         return self._loading
 
     def backward(self, *, exchanges: bool) -> _Span:
-        """With it: a backward pass; whether the workers' gradients are exchanged in it."""
+        """Return a context manager that measures a backward pass, with or without an exchange of gradients."""
         return self._exchanging if exchanges else self._alone
 
     def after_step(self, seen: int, target: int) -> dict[str, float]:
-        """Figures to log with this step: every few seconds, else none."""
+        """Return figures to log with this step: every few seconds, otherwise an empty dict."""
         now = self._clock()
         if now < self._due:
             return {}
         self._due = now + self._every_s
-        return self._look(now, seen, target)
+        return self._measure(now, seen, target)
 
     def report(self) -> str:
-        """What `after_step` found last, for people."""
+        """Return the last measurement as text."""
         found, parts = self._now, []
         if "speed/samples_per_s" in found:
             parts.append(f"{found['speed/samples_per_s']:.4g} samples/s")
@@ -100,15 +105,15 @@ class Watch:
 
     @property
     def seconds_loading(self) -> float:
-        """Lost to waiting for data so far."""
+        """Seconds spent waiting for data so far."""
         return self._loading.total
 
     @property
     def runs_out_s(self) -> float | None:
-        """Seconds until memory is used up at its present growth; None if it does not grow."""
+        """Seconds until memory runs out at its current growth; None if it does not grow."""
         return self._trend.runs_out_s()
 
-    def _look(self, now: float, seen: int, target: int) -> dict[str, float]:
+    def _measure(self, now: float, seen: int, target: int) -> dict[str, float]:
         memory = self._read_memory()
         if now - self._started >= _WARM_UP_S:
             self._trend.add(now, memory)
@@ -120,7 +125,7 @@ class Watch:
             span = now - before[0]
             self._now["speed/samples_per_s"] = (seen - before[1]) / span
             self._now["speed/data_wait"] = min(1.0, (self._loading.total - before[2]) / span)
-            self.network_s = self._told_by_ddp()
+            self.network_s = self._measured_by_ddp()
             if self.network_s is not None:
                 self._now["speed/network_wait"] = min(1.0, self.network_s * self._exchanging.count / span)
         self._alone.forget()
@@ -128,20 +133,20 @@ class Watch:
         self._warn()
         return dict(self._now)
 
-    def _told_by_ddp(self) -> float | None:
-        """DDP measures itself in some of its steps: what of the exchange is not hidden behind the backward pass."""
-        told = getattr(self._model, "_get_ddp_logging_data", None)
-        if told is None:
+    def _measured_by_ddp(self) -> float | None:
+        """Return the exchange time that does not overlap with the backward pass, which DDP measures in some steps."""
+        read = getattr(self._model, "_get_ddp_logging_data", None)
+        if read is None:
             return self._by_comparison()
         try:
-            found = told()
+            found = read()
             exchange, hidden = found["avg_backward_comm_time"], found["avg_backward_compute_comm_overlap_time"]
         except (KeyError, RuntimeError):
             return self._by_comparison()
         return max(0.0, (exchange - hidden) / 1e9) if exchange else self._by_comparison()
 
     def _by_comparison(self) -> float | None:
-        """Backward passes that exchange beside those that only add up."""
+        """Return how much longer backward passes with an exchange take than those that only accumulate."""
         if not self._alone.count or not self._exchanging.count:
             return None
         return max(0.0, self._exchanging.mean - self._alone.mean)
@@ -150,7 +155,7 @@ class Watch:
         left = self.runs_out_s
         if left is None or left > _FAR_S:
             return ""
-        return f", growing by {self._trend.per_s * 60 / 1e6:.3g} MB a minute: it runs out in about {duration(left)}"
+        return f", growing by {self._trend.per_s * 60 / 1e6:.3g} MB per minute: runs out in about {duration(left)}"
 
     def _warn(self) -> None:
         left = self.runs_out_s
@@ -160,7 +165,7 @@ class Watch:
 
 
 class _Span:
-    """Adds up the time spent inside."""
+    """Context manager that sums up the time spent inside."""
 
     __slots__ = ("_clock", "_start", "count", "total")
 
@@ -186,7 +191,7 @@ class _Span:
 
 
 class Trend:
-    """A straight line through how much memory is used."""
+    """Linear trend of memory use."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, Memory]] = deque(maxlen=_MOST_POINTS)
@@ -196,7 +201,7 @@ class Trend:
         self._points.append((now, memory))
 
     def runs_out_s(self) -> float | None:
-        """None unless it grows steadily, by more than a training's usual ups and downs."""
+        """Return the seconds until memory runs out; None unless it grows steadily and by more than the usual variation."""
         points = self._points
         if len(points) < 8 or points[-1][0] - points[0][0] < _TREND_S:
             return None
@@ -214,7 +219,7 @@ class Trend:
 
 
 def read_memory(device: Any = None) -> Memory:
-    """On the GPU where there is one; else of this process, and what machine or container still have."""
+    """Return the memory of the GPU; without one, that of this process and what the machine or container has free."""
     if device is not None and device.type == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""Looking for good parameters: what to try next, which trials to end early, which need not be run again.
+"""Hyperparameter search: which values to try next, which trials to end early, which results to reuse.
 
-Pure, with no database and no jobs; but for `sweep`, which is what `shoal.sweep` does in Python.
+Pure, without database or jobs, except for `shoal.sweep` (sweep.py, local.py, remote.py, child.py).
 """

@@ -1,4 +1,4 @@
-"""A search space as a box of numbers: choices by their place, the parameters of a group as one."""
+"""Search space as a box of numbers: choices by their index, the parameters of a group as one axis."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from shoal.core.sweeps import Axis, Between, Choice, Params
 
 Place = dict[str, Any]
-"""Axis → the place of a choice, or a number of a range."""
+"""Axis → index of a choice, or number in a range."""
 
 
 @dataclass(slots=True, frozen=True)
 class Choices:
-    """Rows of values for these parameters, of which one is chosen by its place."""
+    """Rows of values for one or more parameters; one row is chosen by its index."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     is_ordered: bool
-    """Whether they are sorted numbers, so that neighbours are alike."""
+    """True if the values are sorted numbers, so that neighbours are similar."""
 
 
 class Box:
-    """Of one sweep."""
+    """Search space of one sweep."""
 
     def __init__(self, space: Mapping[str, Axis]):
         self._names = list(space)
@@ -33,7 +33,7 @@ class Box:
 
     @property
     def size(self) -> int | None:
-        """How many places it has; None if there is no end of them."""
+        """Number of places; None if infinite."""
         sizes = [_size(axis) for axis in self.axes.values()]
         return math.prod(n for n in sizes if n is not None) if None not in sizes else None
 
@@ -59,11 +59,11 @@ class Box:
         return tuple(place[key] for key in self.axes)
 
     def at(self, parts: Sequence[float]) -> Place:
-        """`parts` from 0 to 1, one for each axis: so far from its beginning to its end."""
+        """Return the place at these fractions (0 to 1) of the axes, one for each axis."""
         return {key: _at(axis, part) for (key, axis), part in zip(self.axes.items(), parts, strict=True)}
 
     def not_among(self, taken: set[tuple[Any, ...]], draws: random.Random) -> Place | None:
-        """Any place that is left; None if there is none, or no end of them."""
+        """Return a place that is not in `taken`; None if there is none, or if there are infinitely many."""
         if self.size is None or len(taken) >= self.size:
             return None
         start = draws.randrange(self.size)
@@ -87,7 +87,7 @@ def _axes(space: Mapping[str, Axis]) -> Iterator[tuple[str, Choices | Between]]:
             groups.setdefault(axis.group, {})[name] = axis.values
         else:
             yield name, _choices(name, axis)
-    for group, members in groups.items():  # no parameter has such a name
+    for group, members in groups.items():  # \0: no parameter has such a name
         rows = tuple(zip(*members.values(), strict=True))
         yield f"\0{group}", Choices(tuple(members), rows, is_ordered=False)
 
@@ -108,6 +108,6 @@ def _size(axis: Choices | Between) -> int | None:
 def _at(axis: Choices | Between, part: float) -> float | int:
     if isinstance(axis, Choices):
         return min(int(part * len(axis.rows)), len(axis.rows) - 1)
-    low, high = axis.low, axis.high + axis.whole  # the last whole number is as likely as the others
+    low, high = axis.low, axis.high + axis.whole  # + 1, so that the last integer is as likely as the others
     found = math.exp(math.log(low) + part * math.log(high / low)) if axis.log else low + part * (high - low)
     return min(int(found), int(axis.high)) if axis.whole else min(max(found, axis.low), axis.high)

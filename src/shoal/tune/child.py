@@ -1,4 +1,4 @@
-"""The process of one trial of a function: calls it, passes on what it reports, and ends when it is told to."""
+"""Process of one trial of a function: it calls the function, sends its reports to the parent, and ends when pruned."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any, NamedTuple
 
 from shoal.core.errors import UsageError
@@ -36,7 +34,7 @@ class Over(NamedTuple):
 
 
 class Pruned(BaseException):
-    """Others were better. Not an Exception, so that a function that goes on after errors does not go on after this."""
+    """Raised in a trial when others are better. Not an Exception, so that functions that catch errors do not catch it."""
 
 
 def run_trial(
@@ -47,8 +45,8 @@ def run_trial(
     spec: SweepSpec,
     number: int,
 ) -> None:
-    """All of the child's life."""
-    _settle_in(values, spec, number)
+    """Run one trial in the child process."""
+    _prepare_process(values, spec, number)
     reporter = _Reporter(connection, spec.metric)
     try:
         over = _call(function, make(values), reporter)
@@ -64,32 +62,16 @@ def run_trial(
 
 
 def end_group(processes: Sequence[Any]) -> None:
-    """These and whatever they have started: asked first, then made to."""
+    """End these processes and all that they have started: SIGTERM first, then SIGKILL."""
     for signum, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         alive = [process for process in processes if process.is_alive()]
         for process in alive:
-            for kill in (os.killpg, os.kill):  # one that has just begun has no group yet
+            for kill in (os.killpg, os.kill):  # a process that has just started has no group yet
                 with suppress(ProcessLookupError, PermissionError):
                     kill(process.pid, signum)
         until = time.monotonic() + (grace_s or 0.0)
         for process in alive:
             process.join(None if grace_s is None else max(0.0, until - time.monotonic()))
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """^C waits until this is over: raised in what Python calls around a fork, it would be lost."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda signum, frame: came.append((signum, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came and callable(before):
-            before(*came[0])
 
 
 class _Reporter:
@@ -98,11 +80,13 @@ class _Reporter:
         self.count = 0
 
     def __call__(self, value: Any) -> None:
-        """A value of the metric; ends the trial if others were better by now."""
+        """Report a value of the metric; raise Pruned if other trials are better."""
         if isinstance(value, Mapping):
             if self._metric not in value:
                 known = ", ".join(map(str, value))
-                raise UsageError(f"there is no {self._metric} in what was reported: {known}", hint="metric=…")
+                raise UsageError(
+                    f"the reported values have no {self._metric}: {known}", hint="pass metric=… to shoal.sweep"
+                )
             value = value[self._metric]
         self.count += 1
         self._connection.send(Reported(float(value)))
@@ -111,19 +95,19 @@ class _Reporter:
 
 
 def _call(function: Callable[..., Any], params: Any, report: _Reporter) -> Over:
-    result = function(params, report) if _takes_report(function) else function(params)
+    result = function(params, report) if _accepts_report(function) else function(params)
     if isinstance(result, Iterator):
         result = _through(result, report)
     if result is not None:
-        with suppress(Pruned):  # it is through
+        with suppress(Pruned):  # the function has already ended
             report(result)
     if not report.count:
-        return Over(TrialState.FAILED, "the function told no value: return it, or yield it as it goes")
+        return Over(TrialState.FAILED, "the function reported no value: return it or yield it")
     return Over(TrialState.DONE)
 
 
 def _through(values: Iterator[Any], report: _Reporter) -> Any:
-    """Each value it yields; what it returns."""
+    """Report each value that the iterator yields; return its return value."""
     try:
         while True:
             report(next(values))
@@ -134,7 +118,7 @@ def _through(values: Iterator[Any], report: _Reporter) -> Any:
             values.close()
 
 
-def _takes_report(function: Callable[..., Any]) -> bool:
+def _accepts_report(function: Callable[..., Any]) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         taken = inspect.signature(function).parameters.values()
@@ -150,17 +134,17 @@ def _exited(error: SystemExit) -> Over:
     return Over(TrialState.FAILED, f"it ended with code {error.code}")
 
 
-def _settle_in(values: dict[str, Any], spec: SweepSpec, number: int) -> None:
-    """A group of its own, which goes when the parent goes; what is known of the trial in the environment, as for a job."""
+def _prepare_process(values: dict[str, Any], spec: SweepSpec, number: int) -> None:
+    """Make a process group that ends with the parent, and set the environment variables of a trial."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    told = {name: value for name, value in values.items() if _is_json(value)}
-    os.environ |= {"SHOAL_PARAMS": json.dumps(told), "SHOAL_SWEEP": spec.name, "SHOAL_TRIAL": str(number)}
+    plain = {name: value for name, value in values.items() if _is_json(value)}
+    os.environ |= {"SHOAL_PARAMS": json.dumps(plain), "SHOAL_SWEEP": spec.name, "SHOAL_TRIAL": str(number)}
     if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # threads of the parent's that are not here would be waited for
+        torch.set_num_threads(1)  # otherwise torch waits for threads of the parent that do not exist here
 
 
 def _is_json(value: Any) -> bool:

@@ -1,23 +1,23 @@
-"""How the trials of a sweep are compared while they run, and what is said of those that are ended for it."""
+"""Comparison of the trials of a sweep while they run, and the reason shown for those that are ended early."""
 
 from __future__ import annotations
 
 from shoal.core.sweeps import SweepSpec
-from shoal.tune.prune import Board, Loss, Rungs
+from shoal.tune.prune import Loss, RungResults, Rungs
 
 BRACKETS = {"asha": 1, "hyperband": 4}
-"""Kinds of halving by search; each is first compared `factor` times later than the one before it."""
+"""Search → number of brackets. Trials of each bracket are first compared `factor` times later than those of the one before."""
 
 
-def board_for(spec: SweepSpec) -> Board | None:
-    """None where every trial may go on to its end."""
+def board_for(spec: SweepSpec) -> RungResults | None:
+    """Return the board that compares the trials; None if the search never ends trials early."""
     if spec.search not in BRACKETS:
         return None
-    return Board(Rungs(spec.first_rung, spec.factor), spec.direction, BRACKETS[spec.search])
+    return RungResults(Rungs(spec.first_rung, spec.factor), spec.direction, BRACKETS[spec.search])
 
 
 def loss_text(loss: Loss, spec: SweepSpec) -> str:
-    """`pruned: 0.41 after 3 reports, the best third had ≤ 0.32`."""
+    """Return the reason to show, such as `pruned: 0.41 after 3 reports, the best third had ≤ 0.32`."""
     share = {2: "half", 3: "third", 4: "quarter"}.get(spec.factor, f"1 in {spec.factor}")
     sign = "≤" if spec.direction == "min" else "≥"
     times = f"{loss.reports} report{'s' if loss.reports > 1 else ''}"

@@ -1,4 +1,4 @@
-"""What a trial has told of its metric, as comparing sees it: after each report, the best so far. Only improvements are kept."""
+"""Best value of a trial's metric after each report, for comparisons. Only improvements are stored."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import overload
 from shoal.core.sweeps import Direction
 
 Improvement = tuple[int, float]
-"""The number of the report, counted from 1, and its value."""
+"""Number of the report, counted from 1, and its value."""
 
 
 class Curve(Sequence[float]):
-    """Reads as the list of a trial's values, each replaced by the best of it and those before."""
+    """Sequence of a trial's values in which each is replaced by the best value up to it."""
 
     def __init__(self, direction: Direction, improvements: Iterable[Sequence[float]] = (), count: int = 0):
         self._is_min = direction == "min"
@@ -24,7 +24,7 @@ class Curve(Sequence[float]):
 
     @classmethod
     def of(cls, values: Sequence[float], direction: Direction) -> Curve:
-        """Of all values so far; one that is a curve already stays as it is."""
+        """Return the curve of all values so far; a Curve is returned unchanged."""
         if isinstance(values, cls):
             return values
         curve = cls(direction)
@@ -40,7 +40,7 @@ class Curve(Sequence[float]):
         return list(zip(self._at, self._values, strict=True))
 
     def add(self, values: Iterable[float]) -> None:
-        """The next reports; what is not a finite number counts, and is no better than anything."""
+        """Add reports. A value that is not finite counts as a report, but never as an improvement."""
         for value in values:
             self._count += 1
             if math.isfinite(value) and self._improves(value):

@@ -1,4 +1,4 @@
-"""Which parameters matter: how much the values of each differ between good trials and the others (PED-ANOVA, by Optuna)."""
+"""Importance of parameters: how much the values of each differ between good trials and the others (PED-ANOVA, Optuna)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shoal.core.sweeps import Params, SweepSpec
 from shoal.tune.axes import Box
 
 LEAST = 8
-"""Results below which nothing is said."""
+"""Minimum number of results."""
 
 
 def shares(spec: SweepSpec, results: Sequence[tuple[Params, float]]) -> dict[str, float]:
-    """Parameter → its share of the differences between results, the largest first; those of a group share one.
+    """Return parameter → its share of the differences between results, largest first; a group has one common share.
 
-    Empty if too little is known, or if Optuna is not installed.
+    Empty if there are too few results, or if Optuna is not installed.
     """
     finite = [(params, result) for params, result in results if math.isfinite(result)]
     if len(finite) < LEAST or len({result for _, result in finite}) < 2:
@@ -32,7 +32,7 @@ def shares(spec: SweepSpec, results: Sequence[tuple[Params, float]]) -> dict[str
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="minimize" if spec.direction == "min" else "maximize")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what Optuna calls experimental
+        warnings.simplefilter("ignore")  # Optuna warns about experimental features
         for params, result in finite:
             study.add_trial(
                 optuna.trial.create_trial(params=box.place(params), distributions=distributions, value=result)

@@ -1,4 +1,4 @@
-"""A sweep of a function, on this machine: each trial a process of its own, no server."""
+"""Sweep of a function on this machine: each trial is a process; no server is needed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from typing import Any
 from shoal.core.errors import JobFailed, Refused
 from shoal.core.schema import utcnow
 from shoal.core.sweeps import Params, SweepSpec, TrialState, TrialView
-from shoal.tune.child import Over, Reported, end_group, run_trial, uninterrupted
+from shoal.tune.child import Over, Reported, end_group, run_trial
 from shoal.tune.compare import board_for, loss_text
 from shoal.tune.curve import Curve
-from shoal.tune.given import Space
+from shoal.tune.interrupts import HeldInterrupts
+from shoal.tune.python_space import Space
 from shoal.tune.search import Searcher, Tried
 
 GIVE_UP_AFTER = 3
-"""Failed trials without a single one that ran well: more of them would fail as well."""
+"""Number of failed trials after which the sweep ends if none has succeeded: the others would fail too."""
 _GOOD = (TrialState.DONE, TrialState.PRUNED)
-_LOOK_S = 0.5
-"""A ^C that came just before a wait is seen after it."""
+_WAIT_S = 0.5
+"""Longest wait, in seconds: a ^C that arrives during a wait is handled after it."""
 
 
 @dataclass(slots=True)
 class LocalSweep:
-    """A sweep that has been run here."""
+    """Result of a sweep that has run on this machine."""
 
     name: str
     direction: str
     trials: list[TrialView]
-    """In the order they were begun."""
+    """Trials in the order they were started."""
 
     @property
     def best(self) -> TrialView | None:
+        """Trial with the best result; None if there is no result."""
         sign = 1 if self.direction == "min" else -1
         known = [trial for trial in self.trials if trial.result is not None]
         return min(known, key=lambda trial: sign * (trial.result or 0.0), default=None)
 
     def wait(self, timeout_s: float | None = None) -> LocalSweep:
-        """It has ended already."""
+        """Return at once: the sweep has already ended."""
         return self
 
 
@@ -52,7 +54,7 @@ class LocalSweep:
 class _Trial:
     number: int
     found: Params
-    """By index, as the searcher knows it."""
+    """Values by index, as the searcher uses them."""
     values: dict[str, Any]
     curve: Curve
     connection: Connection
@@ -63,7 +65,7 @@ class _Trial:
 
 
 class Runner:
-    """Keeps `spec.parallel` processes busy until all trials are over."""
+    """Runs `spec.parallel` processes at a time until all trials have ended."""
 
     def __init__(self, function: Callable[..., Any], spec: SweepSpec, space: Space, *, say: Callable[[str], None]):
         self._function, self._spec, self._space, self._say = function, spec, space, say
@@ -72,27 +74,30 @@ class Runner:
         self._running: dict[Connection, _Trial] = {}
         self._ended: dict[int, TrialView] = {}
         self._next = 0
+        self._interrupts = HeldInterrupts()
         self._first_failure: str | None = None
 
     def run(self) -> LocalSweep:
         _check_can_fork()
-        try:
-            while self._begin() or self._running:
-                for connection in wait(list(self._running), _LOOK_S):
-                    self._hear(self._running[connection])  # type: ignore[index]
-        finally:
-            end_group([trial.process for trial in self._running.values()])
+        with self._interrupts:
+            try:
+                while self._begin() or self._running:
+                    for connection in wait(list(self._running), _WAIT_S):
+                        self._receive(self._running[connection])  # type: ignore[index]
+                    self._interrupts.check()
+            finally:
+                end_group([trial.process for trial in self._running.values()])
         trials = [self._ended[number] for number in sorted(self._ended)]
         if trials and all(trial.state is TrialState.FAILED for trial in trials):
             raise JobFailed(f"All of the first {len(trials)} trials failed: {self._first_failure}")
         return LocalSweep(self._spec.name, self._spec.direction, trials)
 
     def _begin(self) -> bool:
-        """Whether a trial was begun."""
+        """Start trials while there are free processes. Return whether one was started."""
         began = False
         while len(self._running) < self._spec.parallel and not self._gives_up:
             for trial in self._running.values():
-                self._tell_searcher(trial, TrialState.RUNNING)
+                self._update_searcher(trial, TrialState.RUNNING)
             found = self._searcher.ask(self._next)
             if found is None:
                 break
@@ -113,32 +118,37 @@ class Runner:
             args=(self._function, self._space.make, values, theirs, self._spec, number),
             name=f"{self._spec.name}-{number}",
         )
-        with uninterrupted():  # a process that is not on the list would be left behind
-            process.start()
-            trial = _Trial(number, found, values, Curve(self._spec.direction), ours, process)
-            self._running[ours] = trial
+        trial = _Trial(number, found, values, Curve(self._spec.direction), ours, process)
+        self._running[ours] = trial  # before its start: a second ^C ends the processes that are known
+        process.start()
         theirs.close()
-        self._tell_searcher(trial, TrialState.RUNNING)
+        self._update_searcher(trial, TrialState.RUNNING)
         self._next += 1
 
-    def _hear(self, trial: _Trial) -> None:
+    def _receive(self, trial: _Trial) -> None:
         try:
-            told = trial.connection.recv()
+            message = trial.connection.recv()
         except (EOFError, OSError):
-            trial.process.join()
+            self._join(trial)
             self._end(trial, Over(TrialState.FAILED, _death(trial.process.exitcode)))
             return
-        if isinstance(told, Reported):
-            trial.connection.send(self._is_lost(trial, told.value))
+        if isinstance(message, Reported):
+            trial.connection.send(self._is_pruned(trial, message.value))
             return
-        trial.process.join()
-        self._end(trial, told)
+        self._join(trial)
+        self._end(trial, message)
 
-    def _is_lost(self, trial: _Trial, value: float) -> bool:
+    def _join(self, trial: _Trial) -> None:
+        """Wait for the end of the process: what a function has left behind can delay it."""
+        while trial.process.is_alive():
+            trial.process.join(_WAIT_S)
+            self._interrupts.check()
+
+    def _is_pruned(self, trial: _Trial, value: float) -> bool:
         trial.curve.add([value])
         if self._board is None:
             return False
-        self._board.tell(trial.number, trial.curve)
+        self._board.add(trial.number, trial.curve)
         loss = self._board.loss(trial.number)
         trial.pruned = loss_text(loss, self._spec) if loss else None
         return loss is not None
@@ -148,7 +158,7 @@ class Runner:
         trial.connection.close()
         if over.state is TrialState.FAILED and self._first_failure is None:
             self._first_failure = over.reason
-        self._tell_searcher(trial, over.state)
+        self._update_searcher(trial, over.state)
         best = trial.curve.best
         self._ended[trial.number] = view = TrialView(
             number=trial.number,
@@ -167,7 +177,7 @@ class Runner:
         )
         self._say("  ".join(_words(view, len(self._ended), self._searcher.count)))
 
-    def _tell_searcher(self, trial: _Trial, state: TrialState) -> None:
+    def _update_searcher(self, trial: _Trial, state: TrialState) -> None:
         self._searcher.tell(Tried(trial.number, trial.found, values=trial.curve, state=state))
 
 
@@ -188,6 +198,6 @@ def _check_can_fork() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise Refused(
-            "this process uses CUDA already, which cannot be handed on to the processes of trials",
-            hint="move what uses the GPU into the function, or sweep a script",
+            "this process already uses CUDA, which does not work in the forked processes of trials",
+            hint="move the code that uses the GPU into the function, or sweep a script",
         )

@@ -1,4 +1,4 @@
-"""When two trials are the same: then the second need not run."""
+"""Identity of trials: if two have the same key, the result of the first is reused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ _OF_THE_JOB = ("entry", "min_nodes", "max_nodes", "accels", "env", "secrets", "l
 
 
 def trial_key(job: JobSpec, params: Params, contents: Mapping[str, str]) -> str:
-    """Of code and data (where it is found → its manifest), command, parameters, environment and number of workers.
+    """Return a hash of code, data, command, parameters, environment and number of workers.
 
-    Names, ids and limits do not count: the same files pushed once more are the same.
+    Names, ids and limits are not included, so that the same files pushed again give the same key.
+
+    Args:
+        job: Specification of the trial's job.
+        params: Parameter values of the trial.
+        contents: Path of code or data → id of its manifest.
     """
-    told: dict[str, Any] = {name: getattr(job, name) for name in _OF_THE_JOB}
-    text = json.dumps([1, told, sorted(params.items()), sorted(contents.items())], sort_keys=True)
+    fields: dict[str, Any] = {name: getattr(job, name) for name in _OF_THE_JOB}
+    text = json.dumps([1, fields, sorted(params.items()), sorted(contents.items())], sort_keys=True)
     return blake3(text.encode()).hexdigest()

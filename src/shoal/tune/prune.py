@@ -1,6 +1,6 @@
-"""Which trials are not worth going on with: successive halving without waiting for anyone (ASHA), and Hyperband's several kinds of it.
+"""Early ending of trials: asynchronous successive halving (ASHA), and Hyperband with several brackets of it.
 
-Pure: the answer follows from what all trials have reported, so it is the same after a restart.
+Pure: decisions depend only on the reports of all trials, so they are the same after a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RUNGS_TO_LOSE = 2
 
 
 class Rungs(NamedTuple):
-    """A trial is compared when it has reported `first` times, `first × factor` times, and so on."""
+    """Numbers of reports at which trials are compared: `first`, `first × factor`, and so on."""
 
     first: int
     factor: int
@@ -30,25 +30,25 @@ class Rungs(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Why a trial is not worth going on with: the best it had shown by then, and what it would have taken."""
+    """Reason to end a trial: its best value after `reports` reports, and the value it needed to continue."""
 
     reports: int
     best: float
     needed: float
 
 
-class Board:
-    """What the trials of one sweep have shown at each rung. Looking costs little, however many trials there are."""
+class RungResults:
+    """Results of the trials of one sweep at each rung. Decisions are fast, however many trials there are."""
 
     def __init__(self, rungs: Rungs, direction: Direction, brackets: int = 1):
         self._rungs, self._direction, self._brackets = rungs, direction, brackets
         self._there: dict[tuple[int, int], list[float]] = {}
-        """Bracket and rung → what those that came there had shown, best first; smaller is better."""
+        """Bracket and rung → best values of the trials that reached it, best first; smaller is better."""
         self._passed: dict[int, dict[int, float]] = {}
-        """Trial → rung → what it had shown there."""
+        """Trial → rung → its best value there."""
 
-    def tell(self, trial: int, curve: Curve) -> None:
-        """All it has reported so far: what is known already is passed over."""
+    def add(self, trial: int, curve: Curve) -> None:
+        """Add the reports of a trial. `curve` has all of them; those already known are skipped."""
         bracket, passed = bracket_of(trial, self._brackets), self._passed.setdefault(trial, {})
         rungs = self._rungs._replace(first=self._rungs.first * self._rungs.factor**bracket)
         for rung in rungs.up_to(len(curve)):
@@ -57,17 +57,18 @@ class Board:
                 insort(self._there.setdefault((bracket, rung), []), best)
 
     def forget(self, trial: int) -> None:
-        """It is run again from the beginning."""
+        """Remove a trial that is run again from the beginning."""
         bracket = bracket_of(trial, self._brackets)
         for rung, best in self._passed.pop(trial, {}).items():
             there = self._there[bracket, rung]
             there.pop(bisect_left(there, best))
 
     def loss(self, trial: int) -> Loss | None:
-        """A trial is lost when it is outside the best 1/factor of those that came there at two rungs in a row.
+        """Return why a trial should be ended, or None.
 
-        Not at one: many that end well begin slowly. With several brackets (Hyperband) trials are compared only with those of
-        their own, and those of later ones at later rungs: what looks bad for longer has a chance there.
+        A trial is ended when it is outside the best 1/factor of the trials at two rungs in a row; one is not enough, because
+        many good trials start slowly. With several brackets (Hyperband), trials are compared within their bracket only, and
+        later brackets have later rungs, so that slow starters have a chance there.
         """
         last = list(self._passed.get(trial, {}).items())[-_RUNGS_TO_LOSE:]
         if len(last) < _RUNGS_TO_LOSE or not all(best > self._needed(trial, rung) for rung, best in last):
@@ -82,13 +83,13 @@ class Board:
 
 
 def loss_after(curve: Curve, reports: int, direction: Direction) -> float:
-    """The best it had shown by then, as a number of which smaller is better; what is not a number is worst."""
+    """Return the best value after a number of reports, as a number of which smaller is better; infinity for NaN."""
     best = curve[reports - 1]
     return math.inf if math.isnan(best) else best if direction == "min" else -best
 
 
 def bracket_of(trial: int, brackets: int) -> int:
-    """Earlier brackets get more trials, as they need fewer reports each: 1/2, 1/4, … of them."""
+    """Return the bracket of a trial. Earlier brackets get more trials (1/2, 1/4, …), because they need fewer reports."""
     bracket = 0
     while bracket < brackets - 1 and trial & (1 << bracket):
         bracket += 1

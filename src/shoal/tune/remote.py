@@ -1,4 +1,4 @@
-"""A sweep of a script on a server, as Python holds it."""
+"""Sweep of a script on a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from shoal.store.pack import pack_tree
 
 
 class RemoteSweep:
-    """Asks the server anew each time. It goes on there whatever becomes of this process; close it, or use `with`."""
+    """Sweep on a server. Every property is a request to the server. Close it, or use `with`.
+
+    The sweep keeps running on the server when this process ends.
+    """
 
     def __init__(self, client: Client, name: str):
         self.name = name
@@ -23,28 +26,31 @@ class RemoteSweep:
 
     @property
     def view(self) -> SweepView:
-        """All about it: state, counts, time left, which parameters matter."""
+        """Current state: status, counts, time left, importance of the parameters."""
         return self._client.sweeps.get(self.name)
 
     @property
     def trials(self) -> list[TrialView]:
-        """In the order they were begun."""
+        """Trials in the order they were started."""
         return list(self._client.sweeps.all_trials(self.name))
 
     @property
     def best(self) -> TrialView | None:
-        """So far."""
+        """Best trial so far; None if there is no result."""
         return self.view.best
 
     def wait(self, timeout_s: float | None = None) -> RemoteSweep:
-        """Until it has ended; TimedOut if it has not by then, JobFailed if it failed."""
+        """Wait until the sweep has ended and return it. Raise TimedOut after `timeout_s`, JobFailed if it failed.
+
+        Example: `best = shoal.sweep("train.py", {"lr": [1e-4, 3e-4]}).wait().best`
+        """
         view = self._client.sweeps.wait(self.name, timeout_s=timeout_s)
         if view.status is SweepState.FAILED:
             raise JobFailed(f"Sweep '{self.name}' failed: {view.reason}", hint=f"shoal sweep trials {self.name}")
         return self
 
     def stop(self) -> None:
-        """No further trials; those that run are stopped as jobs are."""
+        """Stop the sweep: no further trials start, and running trials are stopped like jobs."""
         self._client.sweeps.stop(self.name)
 
     def close(self) -> None:
@@ -60,7 +66,7 @@ class RemoteSweep:
 
 
 def submit(client: Client, spec: SweepSpec, folder: Path) -> RemoteSweep:
-    """Send the folder's code, then the sweep of its script."""
+    """Send the folder's code to the server and create the sweep of its script."""
     packed = pack_tree(folder, max_bytes=ServerSettings().max_source_mb << 20)
     paths = [file.path for file in packed.manifest.files]
     script = spec.job.entry[0]
@@ -72,9 +78,9 @@ def submit(client: Client, spec: SweepSpec, folder: Path) -> RemoteSweep:
 
 
 def locate(words: Sequence[str], folder: str | Path | None) -> tuple[Path, list[str]]:
-    """The folder to send, and the script as it is called in there, with its arguments."""
+    """Return the folder to send, and the script's path in it with its arguments."""
     if not words:
-        raise UsageError("say which script to run", hint='shoal.sweep("train.py", {"lr": [1e-4, 3e-4]}, …)')
+        raise UsageError("no script is given", hint='shoal.sweep("train.py", {"lr": [1e-4, 3e-4]}, …)')
     root = Path(folder).resolve() if folder is not None else Path.cwd()
     script = (root / words[0]).resolve()
     if not script.is_relative_to(root):

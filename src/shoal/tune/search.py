@@ -1,4 +1,4 @@
-"""What to try next. Which values a trial gets follows from the seed, its number and what is known of the others when it is asked for."""
+"""Choice of the values to try next, from the seed, the trial's number and the results of other trials known by then."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from shoal.tune.tpe import Estimator
 
 _SPREAD = 10
-"""So many trials at the beginning are spread evenly over the space, until as many have shown something."""
+"""Number of trials at the beginning that are spread evenly over the space, until as many have a result."""
 _GOOD, _MODELLED = 25, 500
-"""Values are suggested from the best trials and the newest others, so that it takes no longer after thousands of them."""
+"""Numbers of trials for a suggestion: the best ones, and in total with the newest others. They bound the time it takes."""
 _DRAWS = 6
-"""Suggestions to look through for one that has not been tried."""
+"""Number of suggestions to draw until one has not been tried."""
 _TO_THE_END = sys.maxsize
 _ENDED_WELL = (TrialState.DONE, TrialState.REUSED)
 _LAST = (2, 0, 0.0)
@@ -33,32 +33,32 @@ _LAST = (2, 0, 0.0)
 
 @dataclass(slots=True)
 class Tried:
-    """A trial that was given its values, and how it stands."""
+    """Trial with its parameter values and its state."""
 
     number: int
     params: Params
     result: float | None = None
-    """The best value of the metric; enough if `values` are not known."""
+    """Best value of the metric; sufficient if `values` are unknown."""
     values: Sequence[float] = ()
-    """All of them so far, in order."""
+    """All values of the metric so far, in order."""
     state: TrialState = TrialState.DONE
 
 
 class _Stand(NamedTuple):
-    """What counts of it; smaller is better."""
+    """State of a trial for ranking; smaller values are better."""
 
     state: TrialState
     shown: list[float]
-    """The best of its values at each rung."""
+    """Best value at each rung."""
     best: float
 
     @property
     def came(self) -> int:
-        """How many rungs."""
+        """Number of rungs the trial has reached."""
         return _TO_THE_END if self.state in _ENDED_WELL else len(self.shown)
 
     def place(self, level: int) -> tuple[int, int, float]:
-        """Among others. What will become of those that run nobody knows: nothing like them is asked for meanwhile."""
+        """Return the sort key at a rung. A running trial that has not reached it is last, so that its values are avoided."""
         if self.state in (TrialState.FAILED, TrialState.SKIPPED) or self.best == math.inf:
             return _LAST
         if level <= len(self.shown):
@@ -69,7 +69,7 @@ class _Stand(NamedTuple):
 
 
 class Searcher:
-    """Of one sweep. `tell` it all trials of before, in any order, to go on after a restart."""
+    """Search of one sweep. After a restart, call `tell` for all earlier trials, in any order."""
 
     def __init__(self, spec: SweepSpec):
         self._spec = spec
@@ -81,12 +81,12 @@ class Searcher:
 
     @property
     def count(self) -> int:
-        """Trials there will be at most: where all are choices, no two are alike."""
+        """Maximum number of trials. If all parameters are choices, no combination is repeated."""
         size = self._box.size if self._spec.search != "random" else None
         return min(n for n in (size, self._spec.trials) if n is not None)
 
     def ask(self, number: int) -> Params | None:
-        """Values for trial `number`; None when there are no more."""
+        """Return the values for trial `number`; None if there are no more trials."""
         if number >= self.count:
             return None
         if self._spec.search == "grid":
@@ -95,11 +95,11 @@ class Searcher:
         if self._spec.search == "random":
             return self._box.params(self._box.at([draws.random() for _ in self._box.axes]))
         if self._estimator is None and find_spec("optuna") is None:  # not only when it is first used, some trials later
-            raise MissingExtra(f"search by {self._spec.search} needs Optuna", hint="pip install 'shoal[tune]'")
+            raise MissingExtra(f"search by {self._spec.search} needs Optuna", hint="pip install 'shoal-train[tune]'")
         return self._box.params(self._untried(number, draws))
 
     def tell(self, tried: Tried) -> None:
-        """How a trial stands; the last word counts. One that has failed or shown nothing is avoided, with the like of it."""
+        """Update the state of a trial. Values similar to those of trials that failed or have no result are avoided."""
         if self._spec.search in ("grid", "random"):
             return
         if tried.number not in self._told:
@@ -121,7 +121,7 @@ class Searcher:
         return self._box.not_among(self._taken, draws) or place
 
     def _spread(self, number: int) -> list[float]:
-        """Of each `_SPREAD` trials in a row, one lies in each stripe of every axis."""
+        """Return a point such that of `_SPREAD` consecutive trials, one is in each stripe of every axis."""
         block, at = divmod(number, _SPREAD)
         parts = []
         for axis in range(len(self._box.axes)):
@@ -131,7 +131,7 @@ class Searcher:
         return parts
 
     def _ranked(self) -> list[int]:
-        """The numbers of the trials that count, best first; none while too little is known."""
+        """Return the numbers of the trials to learn from, best first; [] while there are too few results."""
         if sum(told.best < math.inf for told in self._told.values()) < _SPREAD:
             return []
         level = self._level()
@@ -141,7 +141,7 @@ class Searcher:
         return ranked[:_GOOD] + [number for number in ranked[_GOOD:] if number in newest]
 
     def _level(self) -> int:
-        """The rung at which trials are compared: the last that enough of them have come to."""
+        """Return the rung at which trials are compared: the last one that enough of them have reached."""
         if self._spec.search == "tpe":
             return _TO_THE_END
         enough = max(len(self._box.axes) + 1, math.ceil(len(self._told) / 10))

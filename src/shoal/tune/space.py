@@ -1,9 +1,9 @@
-"""Search spaces: read from what people type, and counted through in the order they expect.
+"""Search spaces: parsing of typed parameters, and the combinations of a grid in order.
 
 lr=5e-4,7e-4        these values
-hidden=100:300      whole numbers between
-lr=1e-5:1e-2:log    numbers between, by magnitude
-a@g=1,2  b@g=3,4    hand in hand, as both are of group g: 1 with 3, 2 with 4
+hidden=100:300      integers in this range
+lr=1e-5:1e-2:log    numbers in this range, on a logarithmic scale
+a@g=1,2  b@g=3,4    values paired by group g: 1 with 3, 2 with 4
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from shoal.core.errors import UsageError
-from shoal.core.grid import Column, axes
+from shoal.core.param_grid import Column, axes
 from shoal.core.sweeps import Axis, Between, Choice, Params
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -26,7 +26,7 @@ _HINT = "for example --param lr=1e-4,3e-4 or --param lr=1e-5:1e-2:log or --param
 
 
 def read_param(text: str) -> tuple[str, Axis]:
-    """NAME=VALUES or NAME@GROUP=VALUES as typed."""
+    """Parse NAME=VALUES or NAME@GROUP=VALUES."""
     called, equals, values = text.partition("=")
     name, at, group = (part.strip() for part in called.partition("@"))
     if not equals or not _NAME.fullmatch(name) or not values.strip() or (at and not _NAME.fullmatch(group)):
@@ -35,12 +35,12 @@ def read_param(text: str) -> tuple[str, Axis]:
     if not at:
         return name, axis
     if isinstance(axis, Between):
-        raise UsageError(f"{name} is of group {group!r} and needs single values", hint=f"--param {name}@{group}=1,2,3")
+        raise UsageError(f"{name} is in group {group!r} and needs single values", hint=f"--param {name}@{group}=1,2,3")
     return name, axis.model_copy(update={"group": group})
 
 
 def read_axis(name: str, given: Any) -> Axis:
-    """The values of one parameter: as typed, or from a file a list, a number, or {low, high, log}."""
+    """Return the values of one parameter: from typed text, or from a file as a list, a number or {low, high, log}."""
     try:
         if isinstance(given, Mapping):
             return Between(**given) if "low" in given else Choice(**given)
@@ -58,7 +58,7 @@ def read_axis(name: str, given: Any) -> Axis:
 
 
 def param_text(name: str, axis: Axis) -> str:
-    """NAME=VALUES, from which `read_param` gives the axis again."""
+    """Return NAME=VALUES, which `read_param` parses to the same axis."""
     if isinstance(axis, Between):
         ends = [str(int(end)) if axis.whole else repr(end) for end in (axis.low, axis.high)]
         return f"{name}={':'.join([*ends, *(['log'] if axis.log else [])])}"
@@ -67,7 +67,7 @@ def param_text(name: str, axis: Axis) -> str:
 
 
 def grid(space: Mapping[str, Axis]) -> Iterator[Params]:
-    """Every combination: the first parameter changes slowest, groups fastest."""
+    """Yield every combination: the first parameter changes slowest, groups change fastest."""
     for at in range(grid_size(space)):
         yield grid_point(space, at)
 
@@ -77,7 +77,7 @@ def grid_size(space: Mapping[str, Axis]) -> int:
 
 
 def grid_point(space: Mapping[str, Axis], at: int) -> Params:
-    """The combination of that number, without counting through those before it."""
+    """Return the combination of that number, without computing those before it."""
     chosen: list[Params] = []
     for axis in reversed(_axes(space)):
         at, index = divmod(at, len(axis))
@@ -87,7 +87,7 @@ def grid_point(space: Mapping[str, Axis], at: int) -> Params:
 
 
 def arguments(params: Params) -> list[str]:
-    """As a script's command line: --name value. True is the bare flag, False and None leave it out."""
+    """Return the parameters as a script's arguments: --name value. True gives the flag only, False and None give nothing."""
     found: list[str] = []
     for name, value in params.items():
         if value is True:
@@ -101,7 +101,7 @@ def _axes(space: Mapping[str, Axis]) -> list[list[Params]]:
     columns: list[Column] = []
     for name, axis in space.items():
         if isinstance(axis, Between):
-            raise UsageError(f"{name} is a range, which cannot be counted through")
+            raise UsageError(f"{name} is a range, which has no fixed number of values")
         columns.append((name, axis.values, axis.group))
     return axes(columns)
 
@@ -119,7 +119,7 @@ def _number(text: str) -> float | None:
 
 
 def _value(text: str) -> JsonValue:
-    """A JSON value if it is one (5, 1e-3, true, [3,4]), else the text."""
+    """Return a JSON value if the text is one (5, 1e-3, true, [3,4]), else the text."""
     text = text.strip()
     try:
         value: JsonValue = json.loads(text)
@@ -130,14 +130,14 @@ def _value(text: str) -> JsonValue:
 
 
 def _text(value: JsonValue) -> str:
-    """A value as one would type it; quoted only where it would be taken for something else."""
+    """Return a value as typed text, quoted only where it would be parsed as something else."""
     if isinstance(value, str) and value and _split(value) == [value] and _value(value) == value and ":" not in value:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside brackets and quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for at, letter in enumerate(text):
         quoted ^= letter == '"'

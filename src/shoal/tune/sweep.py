@@ -1,4 +1,4 @@
-"""`shoal.sweep`: try a script on a server, or a function in processes of this machine, with many values."""
+"""`shoal.sweep`: run a script on a server, or a function in local processes, with many parameter values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shoal.client.connect import connect
 from shoal.core.errors import UsageError
 from shoal.core.jobs import JobSpec
 from shoal.core.sweeps import Axis, Between, Direction, Search, SweepSpec
-from shoal.tune.given import Space
 from shoal.tune.local import LocalSweep, Runner
+from shoal.tune.python_space import Space
 from shoal.tune.remote import RemoteSweep, locate, submit
 
 Script = str | Path | Sequence[str]
-"""A script, or the script and its arguments."""
+"""Script, or script and its arguments."""
 
 
 @overload
@@ -46,15 +46,39 @@ def sweep(
     quiet: bool = False,
     **job: Any,
 ) -> LocalSweep | RemoteSweep:
-    """Try many values and find the best.
+    """Run trials with different parameter values and find the best.
 
-    `space`: name → values: a list, a Range, "1e-5:1e-2:log" or "64:512"; or Params that hold Ranges.
-    A script goes to the server as `shoal sweep run` would send it, and this returns at once: `.wait()`, then `.best` and
-    `.trials`. `folder` is the code to send (default: the present one), `budget` what all trials may use ("5.00", or "2h" of
-    slots); `job` are fields of a job such as datasets, env, accels.
-    A function is called here, `parallel` processes at a time, with the values as a dict (or as Params, if the space is), and
-    this returns when all is done. It returns the metric's value, or yields it as it goes, or calls its second argument with it:
-    asha and hyperband then end what falls behind.
+    A script is sent to the server, as by `shoal sweep run`, and the call returns at once; use `.wait()`, then `.best` and
+    `.trials`. A function runs in processes of this machine, and the call returns when all trials have ended. The function
+    gets the values as a dict (or as Params, if the space is Params). It returns the value of the metric, yields it repeatedly,
+    or calls its second argument with it; asha and hyperband then end trials that fall behind.
+
+    Args:
+        what: A script, a script with its arguments, or a function.
+        space: Name → values (a list, a Range, "1e-5:1e-2:log" or "64:512"); or Params that hold Ranges.
+        metric: Name of the metric to optimize.
+        direction: "min" or "max".
+        search: "grid", "random", "tpe", "asha" or "hyperband". Default: tpe if a parameter is a range, else grid.
+        trials: Maximum number of trials.
+        parallel: Number of trials that run at the same time.
+        seed: Seed of the search.
+        first_rung: Number of reports after which trials are first compared (asha, hyperband).
+        factor: Reduction factor: the best 1/factor of the trials at each rung continue (asha, hyperband).
+        budget: What all trials together may use: an amount ("5.00") or slot time ("2h"). Scripts only.
+        name: Name of the sweep.
+        folder: Folder with the code to send. Default: the current one. Scripts only.
+        url: URL of the server. Scripts only.
+        workspace: Workspace on the server. Scripts only.
+        quiet: Print nothing.
+        **job: Fields of the trials' jobs, such as datasets, env and accels. Scripts only.
+
+    Returns:
+        LocalSweep for a function, RemoteSweep for a script; both have `best`, `trials` and `wait()`.
+
+    Example::
+
+        sweep = shoal.sweep("train.py", {"lr": "1e-5:1e-2:log"}, trials=20, accels=1).wait()
+        print(sweep.best.params)
     """
     found = Space(space)
     options = {
@@ -69,16 +93,19 @@ def sweep(
     }
     if callable(what):
         elsewhere = {"budget": budget, "folder": folder, "url": url, "workspace": workspace}
-        if strange := [*job, *(name for name, value in elsewhere.items() if value)]:
-            raise UsageError(f"a function runs here and takes no {', '.join(strange)}", hint="sweep a script instead")
+        if unexpected := [*job, *(name for name, value in elsewhere.items() if value)]:
+            raise UsageError(
+                f"a sweep of a function runs on this machine and takes no {', '.join(unexpected)}",
+                hint="sweep a script instead",
+            )
         called = name or getattr(what, "__name__", "function").strip("<>_") or "function"
         spec = _spec(called, {"entry": [called]}, found.by_index(), search, options)
-        return Runner(what, spec, found, say=_silent if quiet else _say).run()
+        return Runner(what, spec, found, say=_silent if quiet else _print).run()
     words = [str(what)] if isinstance(what, str | Path) else [str(word) for word in what]
     root, entry = locate(words, folder)
     name = name or f"{Path(entry[0]).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     spec = _spec(name, {**job, "entry": entry}, found.as_json(), search, options)
-    client = connect(url=url, workspace=workspace, say=_silent if quiet else _say)
+    client = connect(url=url, workspace=workspace, say=_silent if quiet else _print)
     try:
         return submit(client, spec, root)
     except BaseException:
@@ -95,13 +122,13 @@ def _spec(
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        told = str(first["msg"]).removeprefix("Value error, ")
-        raise UsageError(f"{field}: {told}" if field else told, hint="help(shoal.sweep)") from None
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{field}: {message}" if field else message, hint="help(shoal.sweep)") from None
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def _silent(text: str) -> None:
-    """For those who asked for it."""
+    """Print nothing."""

@@ -1,4 +1,4 @@
-"""Optuna's estimator of good values, on trials that we keep ourselves: nothing is copied into a study, and their order is ours."""
+"""Optuna's TPE estimator on trials that are stored here: nothing is copied into a study, and their order is fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.tune.axes import Box, Choices, Place
 
 
 class Estimator:
-    """Of one sweep. Trials are kept once told; only their ranks change."""
+    """TPE estimator of one sweep. Trials are stored once; only their ranks change."""
 
     def __init__(self, box: Box):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -40,18 +40,21 @@ class Estimator:
         )
 
     def suggest(self, ranked: Sequence[int], seed: int) -> Place:
-        """Values that are more like those of the best trials than of the others; `ranked` has their numbers, best first."""
+        """Suggest values that are more likely among the best trials than among the others.
+
+        `ranked` has the numbers of the trials, best first.
+        """
         for rank, number in enumerate(ranked):
             self._known[number].value = float(rank)
         study = optuna.create_study(storage=_Kept([self._known[n] for n in sorted(ranked)]), sampler=RandomSampler())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Optuna calls experimental
+            warnings.simplefilter("ignore")  # Optuna warns about experimental features
             sampler = TPESampler(seed=seed, n_startup_trials=0, multivariate=True, constant_liar=False)
         return sampler.sample_relative(study, self._known[ranked[0]], self._varying)
 
 
 class _Kept(InMemoryStorage):
-    """A study's storage that knows these trials, in the order of their numbers, whenever they were told."""
+    """Storage of a study that contains these trials, in the order of their numbers."""
 
     def __init__(self, trials: list[FrozenTrial]):
         super().__init__()

@@ -9,7 +9,7 @@ from shoal.core.people import Role, Scope
 
 @dataclass(frozen=True)
 class Row:
-    """Who may call a route: anyone, agents, admins, people with a scope, or members with a role and a scope."""
+    """Row of the matrix: who may call a route (anyone, agents, admins, people with a scope, or members with a role and a scope)."""
 
     who: str
     role: Role | None = None
@@ -20,7 +20,7 @@ class Row:
     """The part (or parts) of the path or body that names a thing of another tenant's."""
     content: bytes | None = None
     use: dict[str, str] = field(default_factory=dict)
-    """Which of the world's things a path parameter stands for, where it is not the one of its own name."""
+    """Objects that path parameters stand for, if not the one of the same name."""
 
 
 def public(body=None):
@@ -48,7 +48,7 @@ def joiner(body=None):
 
 
 def guest(body=None):
-    """Whoever holds an invitation to a swarm."""
+    """A caller with an invitation to a swarm."""
     return Row("guest", body=body)
 
 
@@ -80,8 +80,13 @@ BUG = {"rank": 0, "n": 9, "t": 1.0, "step": 1, "name": "step-1-rank-0", "error":
 
 ROUTES = {
     "GET /health": public(),
+    "GET /health/live": public(),
+    "GET /health/ready": public(),
+    "GET /ca": public(),
+    "GET /address": person(Scope.READ),
     "POST /auth/sign-up": public({"email": "new@example.org", "password": PASSWORD}),
     "POST /auth/sign-in": public({"email": "new@example.org", "password": PASSWORD}),
+    "POST /auth/owner": person(Scope.ADMIN, {"email": "new@example.org", "password": PASSWORD}),
     "POST /auth/invitation": person(Scope.ADMIN, {"code": "shoali_nobody-made-it"}),
     "POST /auth/sign-out": person(Scope.READ),
     "POST /auth/password": person(Scope.ADMIN, {"old_password": PASSWORD, "new_password": PASSWORD}),
@@ -98,6 +103,9 @@ ROUTES = {
     "DELETE /admin/invitations/{invite}": admin(),
     "GET /admin/limits": admin(),
     "PATCH /admin/limits": admin({"max_source_mb": 100}),
+    "GET /admin/audit": admin(),
+    "GET /admin/audit/verify": admin(),
+    "GET /admin/audit/export": admin(),
     "GET /admin/engines": admin(),
     "POST /admin/engines": admin({"name": "another", "slurm": {"login": "a@b"}}),
     "POST /admin/engines/{engine}/check": admin(),
@@ -109,6 +117,7 @@ ROUTES = {
     "POST /store/check": admin(),
     "POST /store/gc": admin(),
     "GET /machines": person(Scope.READ),
+    "GET /machines/device-history": person(Scope.READ),
     "GET /pool": admin(),
     "POST /pool": admin({"host": "never.invalid", "name": "thing"}),
     "POST /pool/check": admin(),
@@ -117,6 +126,8 @@ ROUTES = {
     "PATCH /pool/machines/{machine}": admin({"draining": True}),
     "DELETE /pool/machines/{machine}": admin(),
     "GET /pool/join/script": public(),
+    "GET /schemas/openapi": public(),
+    "GET /schemas/project-file": public(),
     "POST /pool/join/knock": joiner({}),
     "POST /pool/join/join": joiner({"facts": {}, "time": 0}),
     "GET /pool/join/wheel": joiner(),
@@ -249,6 +260,33 @@ ROUTES = {
     f"GET {W}/jobs/{{job}}/ledger": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/config": member(*VIEW, foreign="job"),
     f"GET {W}/jobs/{{job}}/diff/{{other}}": member(*VIEW, foreign=("job", "other"), use={"other": "imported"}),
+    f"GET {W}/runs/query": member(*VIEW),
+    "GET /notices": person(Scope.READ),
+    "POST /notices/read": person(Scope.WRITE),
+    f"GET {W}/notification-rules": member(*VIEW),
+    f"POST {W}/notification-rules": member(Role.VIEWER, Scope.WRITE, {"kind": "job_failed"}),
+    f"DELETE {W}/notification-rules/{{rule}}": member(Role.VIEWER, Scope.WRITE, foreign="rule"),
+    f"POST {W}/notification-rules/{{rule}}/test": member(Role.VIEWER, Scope.WRITE, foreign="rule"),
+    "GET /search": Row("person", scope=Scope.READ, params={"q": "thing"}),
+    f"GET {W}/metrics/query": member(*VIEW, params={"job": "thing", "name": "loss"}, foreign="job"),
+    f"GET {W}/jobs/{{job}}/marks": member(*VIEW, foreign="job"),
+    f"GET {W}/jobs/{{job}}/notes": member(*VIEW, foreign="job"),
+    f"PUT {W}/jobs/{{job}}/notes/{{note}}": member(*WORK, {"step": 2, "text": "y"}, foreign=("job", "note")),
+    f"POST {W}/jobs/{{job}}/notes": member(*WORK, {"step": 1, "text": "x"}, foreign="job"),
+    f"DELETE {W}/jobs/{{job}}/notes/{{note}}": member(*WORK, foreign=("job", "note")),
+    f"GET {W}/jobs/{{job}}/chart-definitions": member(*VIEW, foreign="job"),
+    f"GET {W}/chart-layouts/{{page}}": member(*VIEW),
+    f"PUT {W}/chart-layouts/{{page}}": member(Role.VIEWER, Scope.WRITE, {"layout": {}}),
+    f"DELETE {W}/chart-layouts/{{page}}": member(Role.VIEWER, Scope.WRITE),
+    f"PUT {W}/chart-layouts/{{page}}/shared": member(*WORK, {"layout": {}}),
+    f"DELETE {W}/chart-layouts/{{page}}/shared": member(*WORK),
+    f"GET {W}/runs/csv": member(*VIEW),
+    f"GET {W}/runs/columns": member(*VIEW),
+    f"PATCH {W}/runs": member(*WORK, {"jobs": ["<job>"], "starred": True}, foreign="job"),
+    f"GET {W}/run-views": member(*VIEW),
+    f"GET {W}/run-views/{{view}}": member(*VIEW, foreign="view"),
+    f"PUT {W}/run-views/{{view}}": member(*WORK, {"q": "tag:x"}),
+    f"DELETE {W}/run-views/{{view}}": member(*WORK, foreign="view"),
     f"POST {W}/imports": member(*WORK, RUN),
     f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": member(*WORK, foreign=("job", "stream"), use=IMPORTED, content=b"not zstd", params={"part": "a", "seq_first": 0, "count": 1}),
     f"POST {W}/jobs/{{job}}/import/checkpoints": member(*WORK, {"name": "c", "manifest": EMPTY}, foreign="job", use=IMPORTED),
@@ -256,6 +294,7 @@ ROUTES = {
     f"POST {W}/jobs/{{job}}/import/bugs": member(*WORK, BUG, foreign="job", use=IMPORTED),
     f"POST {W}/jobs/{{job}}/import/state": member(*WORK, {"status": "stopped"}, foreign="job", use=IMPORTED),
     "POST /agent/join": agent(JOIN),
+    "POST /agent/ready": agent({}),
     "POST /agent/beat": agent({"state": "preparing"}),
     "POST /agent/segments/{stream}": agent(params={"seq_first": 0, "count": 1}, content=b"not zstd"),
     "GET /agent/manifests/{manifest}": agent(),
@@ -271,7 +310,9 @@ ROUTES = {
 
 ANSWERS = {
     "POST /auth/sign-in": 401,  # nobody has that password
+    "POST /auth/owner": 409,  # of a private server only
     "POST /auth/invitation": 404,  # nobody made that code
+    "GET /ca": 404,  # the server of the tests speaks plain HTTP
     "POST /auth/sign-out": 409,  # a key has no session
     "POST /auth/password": 409,  # nor a password
     f"DELETE {W}/members/{{member}}": 409,  # the last owner stays
@@ -302,4 +343,4 @@ ANSWERS = {
     "POST /agent/segments/{stream}": 422,  # not zstd
     f"POST {W}/jobs/{{job}}/import/segments/{{stream}}": 422,
 }
-"""Where the right answer to one who may is not a success."""
+"""Routes whose correct answer to a permitted caller is not a success."""

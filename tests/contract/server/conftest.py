@@ -7,7 +7,7 @@ from importing import stop_waiting
 from local_s3 import S3, no_aws_environment
 from local_web import Canary, running, web_server
 
-from shoal.server.services.imports import stop_imports
+from shoal.server.artifacts.imports.service import stop_imports
 from shoal.testing.fixtures import *  # noqa: F403
 from shoal.testing.server import add_person
 
@@ -36,7 +36,7 @@ def one_s3(s3_port):
 def s3(one_s3, monkeypatch, request):
     """The S3 service of all tests, with an empty bucket for this one."""
     no_aws_environment(monkeypatch)
-    monkeypatch.setattr("shoal.server.services.import_s3._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("shoal.server.artifacts.imports.s3._FIRST_WAIT_S", 0.01)
     one_s3.clean(f"b{abs(hash(request.node.nodeid)):x}")
     return one_s3
 

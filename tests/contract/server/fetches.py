@@ -1,4 +1,4 @@
-"""What the tests of fetching share: a fetcher that waits little, and the message of a fetch that must fail."""
+"""Helpers for tests of fetching: a fetcher with short waits, and the message of a fetch that must fail."""
 
 import os
 from contextlib import contextmanager
@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from shoal.core.errors import ShoalError
-from shoal.server.services.fetching import Fetcher
-from shoal.server.services.import_guard import Guard
+from shoal.server.artifacts.imports.fetch import Fetcher
+from shoal.server.ssrf_guard import Guard
 
 DATA = os.urandom(3_000_000)
 OPEN = Guard(private=True)

@@ -1,4 +1,4 @@
-"""What the tests of imports share: servers that import, the wait for a version, and what became of it."""
+"""Helpers for tests of imports: servers that import, the wait for a version, and its result."""
 
 import io
 import os
@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from shoal.core.datasets import DatasetImport, DatasetStatus
 from shoal.core.errors import NotFound
-from shoal.server.services import datasets, imports
-from shoal.server.services.imports import stop_imports
+from shoal.server.artifacts import datasets
+from shoal.server.artifacts.imports import service as imports
+from shoal.server.artifacts.imports.service import stop_imports
 from shoal.testing.patience import patient
 from shoal.testing.server import make_context
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from local_web import QuietHandler
 
 from shoal.core.people import SecretSet
-from shoal.server.services import secrets
+from shoal.server.people import secrets
 
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/x/us-east-1/s3/aws4_request"}
 KEYS = {"AWS_ACCESS_KEY_ID": "s3-id", "AWS_SECRET_ACCESS_KEY": "s3-key"}

@@ -36,7 +36,7 @@ def running(server):
 
 
 class Request:
-    """What a path of a `Web` is called with: look at it, then answer."""
+    """Request to a path of a `Web`, to inspect and answer."""
 
     def __init__(self, handler):
         self.handler, self.path = handler, handler.path
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def offset(self):
-        """Where the asked-for range starts, None without one."""
+        """Return the start of the requested range, or None without one."""
         asked = self.headers.get("Range")
         return int(asked.removeprefix("bytes=").rstrip("-")) if asked else None
 

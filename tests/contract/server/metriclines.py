@@ -11,8 +11,8 @@ from shoal.core.agents import TOKEN_HEADER
 from shoal.core.ids import new_id
 from shoal.core.schema import utcnow
 from shoal.server.models.jobs import Attempt, Node
+from shoal.server.people import keys
 from shoal.server.policy import hash_token
-from shoal.server.services import keys
 from shoal.testing.server import AppClient
 
 

@@ -8,10 +8,12 @@ from shoal.core.agents import BeatRequest, JoinRequest
 from shoal.core.jobs import JobSpec
 from shoal.core.states import NodeState
 from shoal.engines.base import AgentState, Machine
+from shoal.server.jobs import agents
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt
 from shoal.server.policy import AgentIdentity
+from shoal.server.queue import quotas
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import agents, jobs, quotas
 from shoal.testing.server import AppClient, IdleEngine, add_person, add_source, make_app, make_context
 
 

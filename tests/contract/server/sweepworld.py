@@ -10,10 +10,11 @@ from sqlalchemy import select
 from shoal.core.jobs import JobSpec
 from shoal.core.states import NodeState
 from shoal.core.sweeps import Choice, SweepSpec
+from shoal.server.jobs import streams
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import streams, sweeps
 from shoal.server.sweeper.loop import Sweeper
+from shoal.server.sweeps import service as sweeps
 
 
 class SweepWorld(World):
@@ -34,7 +35,7 @@ class SweepWorld(World):
         return sweeps.create(self.ctx, self.access, self.spec(name, **given))
 
     def restart(self):
-        """As after a kill: what the old one knew is gone."""
+        """Replace the sweeper by a new one, as after a kill."""
         self.ctx.live._watchers.clear()
         self.sweeper = Sweeper(self.ctx, store_every_s=0.0)
 

@@ -1,12 +1,12 @@
-"""What admins do through the API: accounts come, change and are shut; limits hold at once and after a restart."""
+"""Admin actions through the API: accounts are created, changed and disabled; limits apply at once and after a restart."""
 
 import pytest
 from sqlalchemy import select, update
 
 from shoal.core.people import Scope
 from shoal.core.settings import ServerSettings
-from shoal.server.models.people import SessionRow, User
-from shoal.server.services.people import start_session
+from shoal.server.models.users import SessionRow, User
+from shoal.server.people.sign_in import start_session
 from shoal.testing.server import AppClient, add_job, add_key, add_person
 
 PASSWORD = "long enough, this"
@@ -124,14 +124,18 @@ def test_limits_hold_at_once_and_after_a_restart(ctx, app, as_boss):
     before = as_boss.get("/admin/limits").json()
     assert (before["max_source_mb"], before["sign_up"], before["fixed"]["store"]) == (512, False, "the data directory")
     assert before["fixed"]["slots"] == "auto"
-    changed = as_boss.request("PATCH", "/admin/limits", json={"max_source_mb": 1, "sign_up": True, "lease_s": 12.5})
-    assert changed.json() == before | {"max_source_mb": 1, "sign_up": True, "lease_s": 12.5}
+    changed = as_boss.request(
+        "PATCH", "/admin/limits", json={"max_source_mb": 1, "sign_up": True, "node_timeout_s": 12.5}
+    )
+    assert changed.json() == before | {"max_source_mb": 1, "sign_up": True, "node_timeout_s": 12.5, "lease_s": 12.5}
     assert AppClient(app).post("/auth/sign-up", {"email": "x@example.org", "password": PASSWORD}).status_code == 201
     file = {"path": "big.py", "size": 2 << 20, "chunks": [{"hash": "0" * 64, "size": 2 << 20}]}
     too_large = as_boss.post("/workspaces/default/sources", {"manifest": {"files": [file]}})
     assert too_large.status_code == 413
     stored = ServerSettings.load(ctx.layout)
-    assert (stored.max_source_mb, stored.sign_up, stored.lease_s) == (1, True, 12.5)
+    assert (stored.max_source_mb, stored.sign_up, stored.node_timeout_s) == (1, True, 12.5)
+    old_name = as_boss.request("PATCH", "/admin/limits", json={"lease_s": 20})
+    assert (old_name.json()["node_timeout_s"], old_name.json()["lease_s"]) == (20, 20)
 
 
 def test_a_limit_out_of_bounds_changes_nothing(ctx, as_boss):

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from shoal.core.agents import TOKEN_HEADER
 from shoal.core.schema import utcnow
-from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.sources import Source
 from shoal.store.hashing import chunk_hash
 from shoal.testing.server import AppClient, add_job, add_node, add_person, make_app, make_context
 

@@ -5,9 +5,9 @@ from queueworld import TwoMachines, World
 from sqlalchemy import select
 
 from shoal.core.agents import JoinRequest
+from shoal.server.jobs import agents
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import agents
 
 
 @pytest.fixture

@@ -11,48 +11,49 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
-from authz_rows import ANSWERS, BUG, MEDIUM, PREFLIGHT, ROUTES, RUN, SWARM, SWEEP
+from authz_rows import ANSWERS, BUG, MEDIUM, PREFLIGHT, ROUTES, RUN, SWARM, SWEEP, W
 from sqlalchemy import select, update
 
 from shoal.core.agents import TOKEN_HEADER
 from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.bugs import BugCommit
+from shoal.core.charts import NoteSave
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.jobs import JobSpec
-from shoal.core.leases import LeaseAsk
+from shoal.core.leases import LeaseRequest
 from shoal.core.metrics import MediaCommit, RunImport
+from shoal.core.notices import RuleSave
 from shoal.core.people import GitSourceAdd, RegistryConnect, Role, Scope, SecretSet, WorkspaceInvite
 from shoal.core.pool import JOIN_HEADER
+from shoal.core.runs import RunsViewSave
 from shoal.core.schema import utcnow
 from shoal.core.snapshots import SnapshotCommit
 from shoal.core.swarm import SwarmSpec
 from shoal.core.swarm_views import INVITATION_HEADER
 from shoal.core.sweeps import SweepSpec
 from shoal.server.app import PREFIX, create_app
-from shoal.server.models.artifacts import Source
+from shoal.server.artifacts import checkpoints, datasets, media
+from shoal.server.charts import marks
+from shoal.server.git import service as git
+from shoal.server.jobs import bug_capsules, imported_runs
+from shoal.server.leases import service as leases
+from shoal.server.leases import snapshots
 from shoal.server.models.jobs import Attempt, Job
-from shoal.server.models.people import SessionRow, User
 from shoal.server.models.pool import PoolJoin, PoolRow
+from shoal.server.models.sources import Source
 from shoal.server.models.swarm import Swarm, SwarmCheckpoint, SwarmPeer
 from shoal.server.models.sweeps import Sweep
+from shoal.server.models.users import SessionRow, User
+from shoal.server.notices import rules
+from shoal.server.people import invitations as workspace_invitations
+from shoal.server.people import secrets
+from shoal.server.people.sign_in import start_session
 from shoal.server.policy import AgentIdentity, hash_token, routes_of
-from shoal.server.services import (
-    bugs,
-    checkpoints,
-    datasets,
-    git,
-    leases,
-    media,
-    preflights,
-    runs,
-    secrets,
-    snapshots,
-    swarms,
-    sweeps,
-    workspace_invitations,
-)
-from shoal.server.services.people import start_session
+from shoal.server.preflight import service as preflights
+from shoal.server.runs import saved_views
+from shoal.server.swarms import service as swarms
+from shoal.server.sweeps import service as sweeps
 from shoal.testing.each import check_each
 from shoal.testing.server import AppClient, add_job, add_key, add_member, add_node, add_person, make_app, make_context
 
@@ -62,7 +63,7 @@ PEOPLE = ("viewer", "member", "owner", "read-only key", "other tenant", "job tok
 
 @dataclass(frozen=True)
 class Facts:
-    """What is in the tenants' world, so that a copy of its database can be used without asking it."""
+    """Ids of the objects of both tenants, so that a copy of their database can be used without reading them again."""
 
     ids: dict[str, str]
     other_workspace: str
@@ -79,7 +80,7 @@ def populate(ctx):
     secrets.set_secret(ctx, access, SecretSet(name="thing", value="hidden-value"))
     git.connect_registry(ctx, access, RegistryConnect(host="thing", token="hidden-token"))
     git.add_git_source(ctx, access, GitSourceAdd(name="thing", url="https://github.com/a/b"))
-    imported = runs.begin(ctx, access, RunImport(**RUN | {"run_id": "thing", "name": "thing"})).job.id
+    imported = imported_runs.begin(ctx, access, RunImport(**RUN | {"run_id": "thing", "name": "thing"})).job.id
     jobs = add_job(ctx, owner), add_job(ctx, other, text=b"print('another')\n")
     available, upload = (datasets.begin(ctx, access, DatasetBegin(name=name)).id for name in ("thing", "upload"))
     datasets.commit(ctx, access, available, Manifest(files=[]))
@@ -94,7 +95,10 @@ def populate(ctx):
         ctx, access, SwarmSpec.model_validate(SWARM | {"name": "thing", "source_id": job_source(ctx, jobs[0])})
     )
     invite = workspace_invitations.create(ctx, access, WorkspaceInvite()).id
-    lease = leases.rent(ctx, access, LeaseAsk(name="thing")).id
+    lease = leases.rent(ctx, access, LeaseRequest(name="thing")).id
+    saved_views.save(ctx, access, "thing", RunsViewSave(q="tag:x"))
+    rule = rules.add(ctx, access, RuleSave(kind="job_failed")).rule.id
+    note = marks.add_note(ctx, access, jobs[0], NoteSave(step=1, text="thing")).id
     tokens = {
         "revoked key": add_key(ctx, owner, "revoked", revoked=True),
         "expired key": add_key(ctx, owner, "expired", life=timedelta(seconds=-1)),
@@ -115,7 +119,7 @@ def populate(ctx):
     add_machine(ctx, tokens["joiner"])
     agent = AgentIdentity(jobs[0], first_attempt(ctx, jobs[0]), 1, 0)
     medium = media.commit(ctx, agent, MediaCommit.model_validate(MEDIUM | {"n": 0})).id
-    bug = bugs.commit(ctx, agent, BugCommit.model_validate(BUG | {"n": 0})).id
+    bug = bug_capsules.commit(ctx, agent, BugCommit.model_validate(BUG | {"n": 0})).id
     snapshot = snapshots.capture(ctx, agent, SnapshotCommit(manifest=Manifest(files=[]))).snapshot.id
     attempt = update(Attempt).where(Attempt.job_id == jobs[0])
     ctx.db.write(lambda s: s.execute(attempt.values(read_token_hash=hash_token(tokens["job token"]))) and None)
@@ -128,7 +132,7 @@ def populate(ctx):
            "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "machine": "thing", "user": owner.user_id,
            "engine": "thing", "preflight": preflight, "lease": lease, "snapshot": snapshot,
            "swarm": swarm.swarm.id, "invitation": swarm.invitation.id, "peer": "peer_thing",
-           "invite": invite}  # fmt: skip
+           "invite": invite, "view": "thing", "note": str(note), "rule": rule, "page": "job"}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
 
 
@@ -226,7 +230,7 @@ def world(template, tmp_path):
 
 @pytest.fixture(scope="module")
 def shared_world(template, tmp_path_factory):
-    """For callers who must not be able to change anything in it."""
+    """World shared by callers who must not be able to change anything in it."""
     made = opened(template, tmp_path_factory.mktemp("world"))
     made.finish_jobs()
     yield made
@@ -260,7 +264,9 @@ def refused(row):
 
 
 LISTS = [
-    r for r, row in ROUTES.items() if r.startswith("GET ") and row.role and "{" not in r.replace("{workspace}", "")
+    r
+    for r, row in ROUTES.items()
+    if r.startswith("GET ") and row.role and not row.foreign and "{" not in r.replace("{workspace}", "")
 ]
 """Routes that list things of a workspace."""
 each_refusing_route = pytest.mark.parametrize("route", [r for r, row in ROUTES.items() if refused(row)])
@@ -273,10 +279,12 @@ def test_every_route_has_a_row_and_every_row_a_route(ctx):
 
 
 def test_every_path_parameter_is_either_foreign_or_knowingly_not():
-    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing; to an admin,
-    every `{user}` of the server is theirs to manage."""
+    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing, a `{page}` one of the console; to an admin,
+    every `{user}` of the server is theirs to manage; a view is saved in one's own workspace, whatever others call theirs."""
     for route, row in ROUTES.items():
-        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path"}
+        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path", "page"}
+        if route == f"PUT {W}/run-views/{{view}}":
+            names.remove("view")
         if row.who not in ("agent", "admin", "peer"):
             foreign = {row.foreign} if isinstance(row.foreign, str) else set(row.foreign or ())
             assert names == foreign & names, route

@@ -8,14 +8,20 @@ from queueworld import TwoMachines, World
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from shoal.agent.devices.device import Device
+from shoal.core.billing import QuoteRequest
 from shoal.core.errors import InvalidSpec
 from shoal.core.jobs import Progress
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState, NodeState
-from shoal.server.meter import Meter
+from shoal.engines.base import Machine
+from shoal.server.billing import ledger
+from shoal.server.billing import service as billing
+from shoal.server.billing.quotes import quote
+from shoal.server.billing.usage_clock import UsageClock
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt
 from shoal.server.models.ledger import LedgerEntry, OpenSpan
-from shoal.server.services import billing, jobs, ledger
 from shoal.testing.server import add_source
 
 HOUR = 3600
@@ -34,7 +40,7 @@ class Clock:
 def world(tmp_path):
     world = World(tmp_path, TwoMachines())
     world.clock = Clock()
-    world.ctx.meter = Meter(wall_s=world.clock, boot_s=world.clock, boot="b")
+    world.ctx.usage_clock = UsageClock(wall_s=world.clock, boot_s=world.clock, boot="b")
     yield world
     world.ctx.db.close()
 
@@ -58,7 +64,7 @@ def work_for(world, seconds, *running):
 
 
 def renew(world):
-    world.ctx.db.write(lambda s: ledger.renew(s, world.ctx.meter))
+    world.ctx.db.write(lambda s: ledger.renew(s, world.ctx.usage_clock))
 
 
 def usage(world, by="job", **options):
@@ -118,7 +124,7 @@ def test_an_outage_is_charged_if_the_node_worked_on_and_not_if_it_ended_meanwhil
     on, over = start(world, "on"), start(world, "over")
     work_for(world, 60, on, over)
     # Another process, whose wall clock was set to 1970 meanwhile.
-    world.ctx.meter = Meter(wall_s=lambda: 0.0, boot_s=world.clock, boot="b")
+    world.ctx.usage_clock = UsageClock(wall_s=lambda: 0.0, boot_s=world.clock, boot="b")
     world.clock.now += 600
     ledger.begin(world.ctx)
     world.beat(on, state=NodeState.RUNNING)
@@ -159,7 +165,7 @@ def test_entries_can_be_neither_changed_nor_removed_nor_doubled(world):
     job = start(world, "kept")
     work_for(world, 60, job)
     world.end(job)
-    for statement in ("UPDATE ledger SET slots = 0", "DELETE FROM ledger"):
+    for statement in ("UPDATE ledger SET slots = 0", "DELETE FROM ledger", "REPLACE INTO ledger SELECT * FROM ledger"):
         with pytest.raises(IntegrityError, match="append-only"):
             world.ctx.db.write(lambda s, q=statement: s.execute(text(q)))
     columns = ", ".join(c.name for c in LedgerEntry.__table__.columns if c.name != "seq")
@@ -190,7 +196,7 @@ def test_tampering_is_named_to_those_whose_entry_it_is(world):
     assert not told["whole"] and told["problems"] == []
     assert world.as_anna.get("/admin/billing/verify").json()["problems"] == [problem]
     forged = world.as_anna.get("/admin/billing/verify", params=noted | {"head": "2:" + "0" * 64}).json()
-    assert "noted" in forged["problems"][-1]["what"]
+    assert "you gave" in forged["problems"][-1]["what"]
     assert world.as_anna.get("/admin/billing/verify", params={"head": "nonsense"}).status_code == 422
 
 
@@ -200,9 +206,34 @@ def test_prices_are_settings_that_admins_change_and_all_can_read(world):
     assert world.as_berta.get("/billing/prices").json() == {
         "currency": "USD",
         "prices": {"cpu": 0.0, "cuda": 1.2, "rocm": 0.0, "xpu": 0.0},
+        "models": {},
     }
-    for bad in ({"price_cpu": -1}, {"price_cpu": "nan"}, {"currency": "euro"}):
+    priced = {"price_models": "A100 80GB = 2,H100=3.50,"}
+    assert (
+        world.as_anna.request("PATCH", "/admin/limits", json=priced).json()["price_models"] == "A100 80GB=2, H100=3.5"
+    )
+    assert world.as_berta.get("/billing/prices").json()["models"] == {"H100": 3.5, "A100 80GB": 2.0}
+    for bad in ({"price_cpu": -1}, {"price_cpu": "nan"}, {"currency": "euro"}, {"price_models": "H100"},
+                {"price_models": "H100=-1"}, {"price_models": "H100=nan"}, {"price_models": "=3"}):  # fmt: skip
         assert world.as_anna.request("PATCH", "/admin/limits", json=bad).status_code == 422
+
+
+def test_a_model_has_its_own_price_in_the_ledger_in_budgets_and_in_quotes(world):
+    price(world, price_models="H100=3.60, A100=9")
+    h100, t4 = (
+        Device(kind="cuda", index=i, uuid=f"GPU-{i}", model=m)
+        for i, m in enumerate(("NVIDIA H100 80GB HBM3", "Tesla T4"))
+    )
+    pool = [Machine(name="gpu1", kind="cuda", slots=2, inventory=(h100, t4))]
+    next(iter(world.ctx.engine._engines.values())).capacity = lambda: pool
+    with pytest.raises(InvalidSpec, match="slots of kind cuda have no price here"):
+        world.submit("b", budget="5.00")
+    job = start(world, "b", budget="5.00", gpu="H100")
+    work_for(world, 100, job)
+    assert usage(world)["rows"][0]["cost"] == pytest.approx(0.1, abs=1e-3)
+    assert {gpu: quote(world.ctx, world.anna.access(), QuoteRequest(entry=["t.py"], gpu=gpu)).price for gpu in ("H100", "T4")} == {
+        "H100": 3.6, "T4": 0.0,
+    }  # fmt: skip
 
 
 def test_a_budget_of_money_needs_a_price(world):
@@ -215,7 +246,7 @@ def test_a_budget_of_money_needs_a_price(world):
 
 
 def spend(world, job, seconds):
-    """Until it is told to stop; how long that took."""
+    """Let a job run for this long or until its stop is requested; return how long it ran."""
     begun = world.clock.now
     while world.clock.now - begun < seconds:
         world.clock.now += 2
@@ -226,7 +257,7 @@ def spend(world, job, seconds):
     return None
 
 
-@pytest.mark.parametrize(("budget", "text"), [("0.10", "budget of 0.10 EUR reached"), ("200s", "budget of 0.05556 slot-hours reached")])  # fmt: skip
+@pytest.mark.parametrize(("budget", "text"), [("0.10", "budget of 0.10 EUR reached"), ("200s", "budget of 200s of slot time reached")])  # fmt: skip
 def test_a_job_is_stopped_in_time_to_save_within_its_budget(world, budget, text):
     price(world, price_cpu=1.8)
     job = start(world, "capped", budget=budget, accels=2)
@@ -238,6 +269,13 @@ def test_a_job_is_stopped_in_time_to_save_within_its_budget(world, budget, text)
     view = world.view(job)
     assert view.status is JobState.FAILED and view.reason == text
     assert usage(world)["costs"]["EUR"] <= 0.10
+
+
+def test_a_job_with_a_long_grace_period_is_stopped_so_much_earlier(world):
+    price(world, price_cpu=1.8)
+    job = start(world, "capped", budget="0.10", accels=2, grace_s=60)
+    work_for(world, 20, job)
+    assert 20 + spend(world, job, 200) <= 100 - 60
 
 
 def test_what_earlier_attempts_used_counts_unless_someone_resumes(world):
@@ -276,5 +314,10 @@ def test_a_quote_rests_on_what_jobs_like_it_took(world):
     longer = world.as_anna.post("/workspaces/default/quotes", ask | {"entry": ["train.py", "--steps", "4000"]}).json()
     assert longer["rows"][0]["basis"] == "scaled" and longer["rows"][0]["low_s"] == 410
     other = ask | {"source_id": add_source(world.ctx, world.anna, b"other")}
-    assert "1 of 1 ran other code than this" in world.as_anna.post("/workspaces/default/quotes", other).json()["said"]
+    more = world.as_anna.post("/workspaces/default/quotes", ask | {"entry": [*ask["entry"], "--seed", "1"]}).json()
+    assert [row["low_s"] for row in more["rows"]] == [row["low_s"] for row in found["rows"]]
+    assert "a guess: the similar jobs have other options (+--seed)" in more["said"]
+    far = ["train.py", "--a", "1", "--b", "1", "--c", "1"]
+    assert world.as_anna.post("/workspaces/default/quotes", ask | {"entry": far}).json()["rows"] == []
+    assert "1 of 1 ran different code" in world.as_anna.post("/workspaces/default/quotes", other).json()["said"]
     assert world.as_berta.post("/workspaces/default/quotes", ask | {"source_id": None}).json()["rows"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.agents import TOKEN_HEADER
-from shoal.server.services import checkpoints, upkeep
+from shoal.server.artifacts import checkpoints, upkeep
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 from shoal.testing.server import AppClient, add_job, add_node
@@ -63,7 +63,7 @@ def test_a_failed_step_shows_before_its_capsule_is_here(agent, as_anna):
         "id": told["id"], "step": 12, "rank": 1, "error": "NonFiniteLoss", "message": "the loss of step 12 is nan",
     }  # fmt: skip
     refused = as_anna.get(f"{W}/bugs/{told['id']}/manifest")
-    assert refused.status_code == 409 and "not here yet" in refused.json()["error"]["message"]
+    assert refused.status_code == 409 and "not arrived yet" in refused.json()["error"]["message"]
 
 
 def test_a_capsule_is_committed_once_however_often_it_is_sent(agent, as_anna):
@@ -82,7 +82,7 @@ def test_a_capsule_is_committed_once_however_often_it_is_sent(agent, as_anna):
 def test_a_capsule_is_no_checkpoint_and_nothing_resumes_from_it(ctx, agent, anna, as_anna, job):
     bring(agent)
     assert as_anna.get("/workspaces/default/checkpoints", params={"job": "a-job"}).json() == []
-    assert checkpoints.newest_good(ctx, job) is None
+    assert checkpoints.newest_intact(ctx, job) is None
 
 
 def test_the_store_keeps_a_capsule_until_its_job_is_deleted(ctx, agent, as_anna, job):

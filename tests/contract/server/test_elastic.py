@@ -13,9 +13,11 @@ from shoal.core.jobs import JobSpec
 from shoal.core.settings import ServerSettings
 from shoal.core.states import JobState, NodeState
 from shoal.engines.base import AgentState
+from shoal.server.artifacts import checkpoints
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Node
 from shoal.server.policy import AgentIdentity, hash_token
-from shoal.server.services import checkpoints, jobs, queue
+from shoal.server.queue import service as queue
 
 
 class Pool(TwoMachines):
@@ -43,7 +45,7 @@ class Elastic(World):
         return [node.machine for node in self.view(job).attempt_list[-1].nodes]
 
     def fall_silent(self, job, node):
-        """For longer than its lease, though its engine sees nothing wrong."""
+        """Let a node be silent for longer than the node timeout while its engine reports nothing wrong."""
         self.ctx.live._beats[self.attempt(job).id, node] -= 1000
 
     def lose(self, job, node, machine):
@@ -75,7 +77,7 @@ def test_a_lost_machine_costs_an_attempt_and_the_next_one_runs_on_what_is_left(w
     world.tick()
     view = world.view(job)
     assert (view.status, view.attempts, world.machines(job)) == (JobState.RUNNING, 2, ["x"])
-    assert "node 1: no word from its agent for 30 s" in view.attempt_list[0].reason
+    assert "node 1: no heartbeat from its agent for 30 s" in view.attempt_list[0].reason
 
 
 def test_with_fewer_than_the_smallest_number_it_waits_and_says_for_what(world):
@@ -142,7 +144,7 @@ def test_a_job_that_grows_saves_first_and_goes_on_with_more_nodes(world):
     told = [e.message for e in view.events if e.kind in ("growing", "preempted")]
     assert told == [
         "there is room for 2 nodes: it grows at its next checkpoint",
-        "saved, to go on with 2 nodes instead of 1",
+        "saved, to continue with 2 nodes instead of 1",
     ]
 
 

@@ -14,10 +14,10 @@ from local_s3 import KEYS, VALUES, add_secrets
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointExport, CheckpointPush
 from shoal.core.errors import Corrupt, Forbidden, InvalidSpec, MissingExtra, NotFound, Refused, Unreachable
-from shoal.server.services import checkpoints, chunks, exports
-from shoal.server.services.import_guard import Guard
-from shoal.server.services.import_proxy import GuardedProxy
-from shoal.server.services.import_s3 import Bucket, parse_s3_url
+from shoal.server.artifacts import checkpoints, chunks, exports
+from shoal.server.artifacts.imports.proxy import GuardedProxy
+from shoal.server.artifacts.imports.s3 import Bucket, parse_s3_url
+from shoal.server.ssrf_guard import Guard
 from shoal.store.hashing import chunk_hash
 from shoal.testing.extras import needs
 from shoal.testing.server import AppClient, add_person, make_app
@@ -128,7 +128,7 @@ def test_what_does_not_stay_as_written_is_told(private_ctx, owner, s3):
             s3.put("out/config.json", b"somebody else's")
 
     s3.fault = fault
-    with pytest.raises(Refused, match="not what was just written"):
+    with pytest.raises(Refused, match="differs from what was just written"):
         export(private_ctx, owner, checkpoint, s3.place("out"))
 
 
@@ -169,12 +169,12 @@ def test_the_servers_own_keys_count_on_a_private_server_only(ctx, private_ctx, o
     [
         ("gs://bucket/x", {}, InvalidSpec, "exported to"),
         ("relative/path", {}, InvalidSpec, "exported to"),
-        ("s3://", {}, InvalidSpec, "not an S3 place"),
-        ("s3://key:secret@bucket/x", {}, InvalidSpec, "not an S3 place"),
+        ("s3://", {}, InvalidSpec, "not an S3 URL"),
+        ("s3://key:secret@bucket/x", {}, InvalidSpec, "keys come from secrets"),
         ("s3://bucket/x?access_key_id=1", {}, InvalidSpec, "only 'endpoint' and 'region'"),
         ("s3://bucket/../x", {}, InvalidSpec, "safe relative path"),
-        ("s3://bucket/x?endpoint=ftp://h", {}, InvalidSpec, "only http"),
-        ("s3://bucket/x?endpoint=https://h/?key=1", {}, InvalidSpec, "no query"),
+        ("s3://bucket/x?endpoint=ftp://h", {}, InvalidSpec, "such as https://"),
+        ("s3://bucket/x?endpoint=https://h/?key=1", {}, InvalidSpec, "without user and query"),
         ("s3://bucket/x?region=a/b", {}, InvalidSpec, "not a region"),
         ("s3://bucket/x", {"HOME": "s3-id"}, InvalidSpec, "not a credential"),
         ("s3://bucket/x", {"AWS_ACCESS_KEY_ID": "s3-id"}, InvalidSpec, "both"),
@@ -192,7 +192,7 @@ def test_without_the_extra_it_says_what_to_install(private_ctx, owner, monkeypat
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(MissingExtra, match="extra 's3'") as caught:
         export(private_ctx, owner, push(private_ctx, owner, {"config.json": b"{}"}), "s3://bucket/x")
-    assert caught.value.hint == "pip install 'shoal[s3]'"
+    assert caught.value.hint == "pip install 'shoal-train[s3]'"
 
 
 def test_another_tenants_checkpoint_is_not_found(ctx, anna, as_berta):
@@ -315,7 +315,7 @@ def test_only_what_differs_is_written_and_other_files_stay(private_ctx, owner, t
 def test_a_shared_server_writes_to_no_folder(ctx, anna, tmp_path):
     checkpoint = push(ctx, anna, SMALL)
     for destination in (str(tmp_path / "out"), f"file://{tmp_path}/out"):
-        with pytest.raises(InvalidSpec, match=r"s3://bucket/prefix\."):
+        with pytest.raises(InvalidSpec, match=r"s3://bucket/prefix or hf://org/name\."):
             export(ctx, anna, checkpoint, destination, credentials={})
     assert not (tmp_path / "out").exists()
 

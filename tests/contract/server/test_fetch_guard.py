@@ -6,7 +6,7 @@ from local_web import web_server
 
 from shoal.core.addresses import is_public
 from shoal.core.errors import InvalidSpec, NotFound, Refused, Unreachable
-from shoal.server.services.import_guard import Guard
+from shoal.server.ssrf_guard import Guard
 
 PUBLIC = ("93.184.216.34", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808")
 INSIDE = (

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shoal.server.services.import_part import PartFile
+from shoal.server.artifacts.imports.partial_file import PartFile
 
 
 def test_bytes_beyond_the_note_are_not_trusted(tmp_path):

@@ -13,7 +13,7 @@ from fetches import fetch, refusal
 from local_web import web_server
 
 from shoal.core.errors import Refused
-from shoal.server.services.import_guard import Guard
+from shoal.server.ssrf_guard import Guard
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -10,8 +10,8 @@ from fetches import DATA, fetch, fetching, refusal
 from local_web import serving
 
 from shoal.core.errors import Refused, SourceTooLarge, TimedOut, Unreachable
-from shoal.server.services.import_answers import BadStatus
-from shoal.server.services.import_guard import Stopped
+from shoal.server.artifacts.imports.http_answers import BadStatus
+from shoal.server.ssrf_guard import Stopped
 
 
 def test_a_file_arrives_with_its_name_and_type(web, tmp_path):
@@ -102,7 +102,7 @@ def test_what_is_always_cut_short_is_an_error_that_says_how_far_it_came(web, tmp
 
     web.pages["/f"] = page
     text = refusal(f"{web.url}/f?sig=SECRET", tmp_path / "f", kind=Unreachable)
-    assert "breaks off" in text and "500 kB of 9.0 MB" in text
+    assert "keeps breaking" in text and "500 kB of 9.0 MB" in text
     assert "SECRET" not in text
 
 
@@ -141,7 +141,7 @@ def test_a_body_of_unknown_length_is_refused(web, tmp_path):
         request.cut()
 
     web.pages["/f"] = page
-    assert "how long" in refusal(f"{web.url}/f", tmp_path / "f", kind=Refused)
+    assert "announce its length" in refusal(f"{web.url}/f", tmp_path / "f", kind=Refused)
 
 
 def test_what_is_too_large_is_refused_before_and_while_it_comes(web, tmp_path):
@@ -220,7 +220,9 @@ def test_errors_that_pass_are_waited_for(web, tmp_path):
     assert (tmp_path / "f").read_bytes() == b"now"
 
 
-@pytest.mark.parametrize(("status", "words"), [(404, "nothing at"), (403, "not open"), (401, "sign in"), (418, "418")])
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "nothing at"), (403, "refuses access"), (401, "sign in"), (418, "418")]
+)
 def test_a_refusal_is_told_at_once_and_without_the_query(web, tmp_path, status, words):
     web.pages["/f"] = lambda request: request.send(status)
     text = refusal(f"{web.url}/f?sig=SECRET", tmp_path / "f", kind=BadStatus)

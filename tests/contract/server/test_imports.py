@@ -7,7 +7,8 @@ from importing import DATA, contents, error_of, run, tarred, wait_for, zipped
 from local_web import serving
 
 from shoal.core.datasets import DatasetStatus
-from shoal.server.services import datasets, imports
+from shoal.server.artifacts import datasets
+from shoal.server.artifacts.imports import service as imports
 from shoal.testing.server import AppClient, add_person, make_app
 
 
@@ -45,13 +46,13 @@ def test_the_same_again_makes_no_new_version(pctx, access, web):
     ("page", "words"),
     [
         (lambda r: r.send(404), "nothing at"),
-        (lambda r: r.send(403), "not open"),
+        (lambda r: r.send(403), "refuses access"),
         (lambda r: r.send(302, Location="file:///etc/passwd"), "only http"),
         (lambda r: r.send(200, b"<html>", Content_Type="text/html; charset=utf-8"), "web page"),
         (serving(zipped({"a": b"x" * 10_000})[:-40]), "damaged"),
         (serving(b"not a zip"), "damaged"),
         (serving(zipped({"bomb": bytes(30 << 20)})), "times the archive's size"),
-        (serving(zipped({"../../evil": b"x"})), "leads out"),
+        (serving(zipped({"../../evil": b"x"})), "points outside"),
     ],
 )
 def test_what_goes_wrong_is_told_in_one_line(pctx, access, web, page, words):
@@ -72,7 +73,7 @@ def test_a_full_disk_is_told_and_fills_no_further(pctx, access, web, monkeypatch
     usage = type("Usage", (), {"free": 100_000_000})()
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     web.pages["/f"] = serving(DATA)
-    assert "no room" in error_of(run(pctx, access, f"{web.url}/f"))
+    assert "has only 100 MB free" in error_of(run(pctx, access, f"{web.url}/f"))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from local_web import serving, web_server
 
 from shoal.core.errors import InvalidSpec
 from shoal.core.people import SecretSet
-from shoal.server.services import secrets
-from shoal.server.services.import_hub import HubPlace, parse_hub_url
+from shoal.server.artifacts.imports.hub import HubPlace, parse_hub_url
+from shoal.server.people import secrets
 
 
 class FakeHub:

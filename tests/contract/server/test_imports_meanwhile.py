@@ -13,9 +13,11 @@ from sqlalchemy import update
 
 from shoal.core.datasets import DatasetImport, DatasetStatus
 from shoal.core.errors import NotAllowedNow, ShoalError
-from shoal.server.models.artifacts import Dataset
-from shoal.server.services import datasets, import_queue, imports
-from shoal.server.services.imports import resume_imports, stop_imports
+from shoal.server.artifacts import datasets
+from shoal.server.artifacts.imports import queue as import_queue
+from shoal.server.artifacts.imports import service as imports
+from shoal.server.artifacts.imports.service import resume_imports, stop_imports
+from shoal.server.models.datasets import Dataset
 from shoal.testing.server import add_person
 
 
@@ -74,7 +76,7 @@ _VICTIM = """
 import sys, time
 from pathlib import Path
 from shoal.core.datasets import DatasetImport
-from shoal.server.services import imports
+from shoal.server.artifacts.imports import service as imports
 from shoal.testing.server import add_person, make_context
 ctx = make_context(Path(sys.argv[1]), private=True)
 access = add_person(ctx, "olga@example.org").access()
@@ -124,7 +126,7 @@ def test_a_request_that_was_lost_is_told(tmp_path, held):
     (part_of(ctx, dataset_id).parent / "request").unlink()
     with server_on(tmp_path) as ctx:
         resume_imports(ctx)
-        assert "ask for it again" in error_of(wait_for(ctx, person.access(), dataset_id))
+        assert "start the import again" in error_of(wait_for(ctx, person.access(), dataset_id))
 
 
 def test_the_request_is_sealed_on_disk(pctx, access, held):

@@ -10,8 +10,9 @@ from local_s3 import KEYS, VALUES, add_secrets
 
 from shoal.core.datasets import DatasetImport
 from shoal.core.errors import InvalidSpec, MissingExtra, NotFound
-from shoal.server.services import datasets, imports
-from shoal.server.services.imports import resume_imports
+from shoal.server.artifacts import datasets
+from shoal.server.artifacts.imports import service as imports
+from shoal.server.artifacts.imports.service import resume_imports
 from shoal.testing.extras import needs
 from shoal.testing.server import add_person
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from shoal.server.metrics import reads as metric_reads
+from shoal.server.metrics import writes as intake
 from shoal.server.models.metrics import MetricBlock, MetricSeries
-from shoal.server.services import metric_reads
-from shoal.server.services import metrics as intake
 from shoal.testing.server import add_job
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,6 +51,23 @@ def test_points_come_back_as_they_were_sent(agent, as_anna):
     assert names(as_anna)["loss"] == {
         "name": "loss", "kind": "step", "count": 3, "last": 1 / 3, "last_step": 3, "min": 1 / 3, "max": 1.0,
     }  # fmt: skip
+
+
+def test_points_read_off_the_output_are_marked_and_each_metric_counts_in_its_own_unit(ctx, app, job, agent, as_anna):
+    agent.send(*({"k": "g", "i": 100 * i, "v": {"loss": 1.0 / i}} for i in range(1, 4)))
+    agent.send(*({"k": "g", "i": i, "v": {"val_loss": 2.0 / i}} for i in range(1, 4)))
+    assert {name: m["kind"] for name, m in names(as_anna).items()} == {"loss": "log", "val_loss": "log"}
+    later = Sender(app, add_attempt(ctx, job)[0])
+    later.send({"k": "g", "i": 200, "v": {"loss": 0.4}}, {"k": "g", "i": 3, "v": {"val_loss": 0.5}})
+    found = read(as_anna)["metrics"]
+    assert found == {"loss": [[100, 1.0], [200, 0.4]], "val_loss": [[1, 2.0], [2, 1.0], [3, 0.5]]}
+    assert (names(as_anna)["loss"]["count"], names(as_anna)["val_loss"]["count"]) == (2, 3)
+
+
+def test_a_name_that_the_script_logs_itself_is_shown_beside_the_one_read_off_its_output(agent, as_anna):
+    agent.send({"k": "g", "i": 1, "v": {"loss": 9.0}})
+    agent.steps(1, 3, loss=lambda i: 1.0)
+    assert read(as_anna)["metrics"] == {"loss": [[1, 1.0], [2, 1.0]], "log/loss": [[1, 9.0]]}
 
 
 def test_a_segment_sent_again_or_in_part_again_counts_once(agent, as_anna):

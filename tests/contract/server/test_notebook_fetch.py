@@ -10,7 +10,8 @@ from test_fetch_guard import TRICKS, only_second_loopback
 from shoal.core.errors import InvalidSpec, NotFound, Refused, ShoalError, SourceTooLarge
 from shoal.core.notebooks import NotebookFetch
 from shoal.core.people import RegistryConnect
-from shoal.server.services import git, notebooks
+from shoal.server.git import service as git
+from shoal.server.notebooks import service as notebooks
 from shoal.testing.server import add_source
 
 SOURCE = "%pip install einops\n!wget https://example.org/a.csv\nprint('ran')"
@@ -139,5 +140,5 @@ def test_one_that_is_too_large_or_too_slow_is_given_up(pctx, access, web, monkey
 
 
 def test_code_without_a_notebook_has_no_receipt(ctx, anna):
-    with pytest.raises(NotFound, match="not made of a notebook"):
+    with pytest.raises(NotFound, match="not made from a notebook"):
         notebooks.get_receipt(ctx, anna.access(), add_source(ctx, anna))

@@ -1,4 +1,4 @@
-"""What Weights & Biases or TensorBoard leave in the output directory comes back like a checkpoint, but nothing goes on from it."""
+"""Folders of Weights & Biases or TensorBoard in the output directory are restored like checkpoints, but no job resumes from them."""
 
 import pytest
 from queueworld import TwoMachines, World
@@ -6,8 +6,8 @@ from queueworld import TwoMachines, World
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointCommit, CheckpointFacts
 from shoal.core.states import JobState
+from shoal.server.artifacts import checkpoints, chunks
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import checkpoints, chunks
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 
@@ -35,7 +35,7 @@ def test_a_job_goes_on_from_its_weights_though_its_logs_are_newer(world):
     world.tick()
     weights = save(world, job, ".", b"weights")
     save(world, job, "wandb", b"run", only_logs=True)
-    assert checkpoints.newest_good(world.ctx, job)[0] == weights.id
+    assert checkpoints.newest_intact(world.ctx, job)[0] == weights.id
 
 
 def test_logs_replace_each_other_and_never_push_weights_out(world):
@@ -56,7 +56,7 @@ def test_logs_alone_do_not_count_as_getting_further(world):
         assert world.attempt(job).number == attempt
         save(world, job, "wandb", b"run %d" % attempt, only_logs=True)
         world.end(job, code=-9, failed_rank=0, reason="killed by SIGKILL")
-    assert checkpoints.newest_good(world.ctx, job) is None
+    assert checkpoints.newest_intact(world.ctx, job) is None
     assert world.view(job).status is JobState.FAILED
 
 
@@ -69,4 +69,4 @@ def test_logs_replace_neither_weights_by_the_same_name_nor_what_is_to_be_kept(wo
     last = [save(world, job, ".", text, only_logs=True) for text in (b"ab", b"abc")][-1]
     found = checkpoints.list_checkpoints(world.ctx, world.anna.access(), job)
     assert [c.id for c in found] == [weights.id, kept.id, last.id]
-    assert checkpoints.newest_good(world.ctx, job)[0] == weights.id
+    assert checkpoints.newest_intact(world.ctx, job)[0] == weights.id

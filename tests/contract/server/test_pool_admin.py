@@ -12,14 +12,19 @@ import pytest
 from sqlalchemy import select
 
 from shoal.core.errors import NotSignedIn
-from shoal.core.pool import JOIN_HEADER, JoinAsk, PoolAdd
+from shoal.core.pool import JOIN_HEADER, JoinCommandRequest, PoolAdd
 from shoal.core.schema import utcnow
+from shoal.core.settings import ServerSettings
 from shoal.engines.base import Machine
+from shoal.server.audit import service as audit
+from shoal.server.edge.certificates import PrivateCA
 from shoal.server.models.pool import PoolJoin, PoolRow
 from shoal.server.policy import hash_token
-from shoal.server.services import pool_join, pool_keeper, pool_rows
-from shoal.server.services.pool_runtime import Runtime, constraints, pack_wheel, runtime
-from shoal.server.services.pool_ssh import Ssh, program
+from shoal.server.pool import join as pool_join
+from shoal.server.pool import pool_rows
+from shoal.server.pool import supervisor as pool_supervisor
+from shoal.server.pool.runtime import Runtime, constraints, pack_wheel, runtime
+from shoal.server.pool.ssh import Ssh, program
 from shoal.testing.server import AppClient, IdleEngine, add_person
 
 TOKEN = "shoalp_the-token"
@@ -39,7 +44,7 @@ def add_row(ctx, name="gpu1", **values):
 
 def add_join(ctx, *, life=timedelta(hours=1), machine_id=None, **ask):
     row = PoolJoin(
-        id=f"join_{machine_id}", token_hash=hash_token(TOKEN), ask=JoinAsk(**ask).model_dump(mode="json"),
+        id=f"join_{machine_id}", token_hash=hash_token(TOKEN), ask=JoinCommandRequest(**ask).model_dump(mode="json"),
         address="127.0.0.1", expires_at=utcnow() + life, machine_id=machine_id,
     )  # fmt: skip
     ctx.db.write(lambda session: session.add(row))
@@ -77,10 +82,10 @@ def test_another_machine_does_not_take_a_name(ctx, as_boss):
 
 def test_what_was_being_added_when_the_server_ended_has_failed(ctx):
     add_row(ctx, state="adding")
-    pool_keeper.give_up_unfinished(ctx)
+    pool_supervisor.give_up_unfinished(ctx)
     with ctx.db.read() as session:
         row = session.scalars(select(PoolRow)).one()
-    assert row.state == "failed" and "the server ended" in row.problems[0]["text"]
+    assert row.state == "failed" and "the server stopped" in row.problems[0]["text"]
 
 
 @pytest.mark.parametrize("state", ["expired", "used", "unknown"])
@@ -100,7 +105,7 @@ def test_a_machine_that_does_not_fit_hears_all_that_is_wrong_and_may_come_again(
     facts = {
         "python": [3, 8, 1], "executable": "/usr/bin/python3", "has_venv": True, "writable": True, "home": "/Users/ada/.shoal",
         "disk_free": 1, "unreachable": [], "open": False, "address": "10.0.0.9", "lookup_s": 0.0, "hostname": "gpu9",
-        "gpus": [], "gpu_error": None, "nvidia_cards": 0, "rocm": 0, "cores": 4,
+        "nvidia": False, "nvidia_cards": 0, "rocm": 0, "xpu": 0, "cores": 4,
     }  # fmt: skip
     answer = joiner.post("/pool/join/join", {"facts": facts, "time": utcnow().timestamp()})
     message = answer.json()["error"]["message"]
@@ -108,12 +113,13 @@ def test_a_machine_that_does_not_fit_hears_all_that_is_wrong_and_may_come_again(
     with ctx.db.read() as session:
         assert session.scalars(select(PoolRow)).all() == []
     assert joiner.get("/pool/join/wheel").status_code == 200
+    assert audit.list_entries(ctx, action="machine") == []
 
 
 def test_the_machines_side_is_one_program_for_old_interpreters_and_names_what_it_installs():
-    script = pool_join.script().decode()
+    script = pool_join.script("the CA", ServerSettings()).decode()
     ast.parse(script, feature_version=(3, 8))
-    assert runtime().sha256 in script and "from shoal." not in script
+    assert runtime().sha256 in script and "the CA" in script and "from shoal." not in script
     ast.parse(program({"do": "probe", "server": "10.0.0.1"}), feature_version=(3, 8))
 
 
@@ -134,7 +140,7 @@ def test_the_wheel_holds_what_runs_here_and_is_always_the_same():
 
 def test_another_content_is_another_runtime_and_builds_of_a_version_are_not_told_apart():
     assert isinstance(runtime(), Runtime) and "ray" in runtime().extras.split(",")
-    assert "+" not in constraints() and not constraints().startswith("shoal==")
+    assert "+" not in constraints() and "shoal" not in constraints()
 
 
 def test_ssh_never_asks_takes_a_new_host_key_once_and_no_argument_for_an_option(tmp_path):
@@ -148,11 +154,13 @@ def test_ssh_never_asks_takes_a_new_host_key_once_and_no_argument_for_an_option(
 def test_the_line_to_paste_is_one_and_runs_only_the_program_it_was_made_for(ctx, app, tmp_path):
     ctx.pool.open(ctx, app)
     try:
-        line = pool_join.command(ctx, JoinAsk(address="127.0.0.1")).command
+        line = pool_join.command(ctx, JoinCommandRequest(address="127.0.0.1")).command
         assert "\n" not in line and line.startswith(f"SHOAL_JOIN={pool_join.TOKEN_PREFIX}")
-        token, other = line.split()[0].partition("=")[2], hashlib.sha256(pool_join.script()).hexdigest()
+        token = line.split()[0].partition("=")[2]
+        other = hashlib.sha256(pool_join.script(PrivateCA(ctx.layout).pem, ServerSettings())).hexdigest()
         ran = subprocess.run(["bash", "-c", line.replace(other, "0" * 64)], capture_output=True, text=True)
-        assert ran.returncode == 1 and "ask for a new line" in ran.stderr
+        assert ran.returncode == 1 and "get a new join command" in ran.stderr
+        assert line.split()[-1].startswith("https://"), "the token is never sent in clear text"
         with ctx.db.read() as session:
             assert [row.token_hash for row in session.scalars(select(PoolJoin))] == [hash_token(token)]
     finally:
@@ -171,17 +179,17 @@ class Away(IdleEngine):
 def test_a_lost_machine_is_given_time_to_come_back_then_tried_ever_more_rarely(ctx, monkeypatch):
     engine, tried = Away(), []
     ctx.engine.add("away", engine)
-    keeper = pool_keeper.Keeper(ctx)
-    monkeypatch.setattr(keeper, "_revive", tried.append)
+    supervisor = pool_supervisor.PoolSupervisor(ctx)
+    monkeypatch.setattr(supervisor, "_revive", tried.append)
     monkeypatch.setattr(ctx.pool, "submit", lambda work: work())
-    keeper.look(0.0)
-    keeper.look(19.0)
+    supervisor.poll(0.0)
+    supervisor.poll(19.0)
     assert tried == []
     for now in (21.0, 40.0, 42.0, 80.0, 82.1):
-        keeper.look(now)
+        supervisor.poll(now)
     assert len(tried) == 3
     engine.is_lost = False
-    keeper.look(100.0)
+    supervisor.poll(100.0)
     engine.is_lost = True
-    keeper.look(101.0)
+    supervisor.poll(101.0)
     assert len(tried) == 3

@@ -10,12 +10,15 @@ from sqlalchemy import select, update
 
 from shoal.core.errors import CanNeverRun, NotFound
 from shoal.core.jobs import Progress
-from shoal.core.queue import QuotaSet
+from shoal.core.queue import JobChange, QuotaSet
 from shoal.core.states import JobState, NodeState
+from shoal.server.jobs import attempts
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt, Job
+from shoal.server.queue import quotas
+from shoal.server.queue import service as queue_service
 from shoal.server.scheduler.decide import Placement
-from shoal.server.scheduler.memory import QueueMemory
-from shoal.server.services import attempts, jobs, quotas
+from shoal.server.scheduler.state import QueueMemory
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ def test_a_job_makes_way_saves_and_comes_back(world):
     urgent = world.submit("urgent", accels=4, priority=5)
     world.tick()
     assert world.view(urgent).status is JobState.QUEUED
-    assert "1 of lower priority makes way" in world.view(urgent).waiting
+    assert "1 job of lower priority will be preempted" in world.view(urgent).waiting
     told = world.beat(low, state=NodeState.RUNNING)
     assert told.stop or told.beat_in_s, "asked nicely, as a stop does, both nodes at one moment"
     assert not told.fenced
@@ -105,7 +108,7 @@ def test_a_job_makes_way_saves_and_comes_back(world):
         world.beat(low, node, state=NodeState.EXITED, exit_code=-15, told=True)
     view = world.view(low)
     assert (view.status, view.attempt_list[0].result, view.stop_requested) == (JobState.QUEUED, "preempted", False)
-    assert "made way for job 'urgent' with priority 5" in view.attempt_list[0].reason
+    assert "preempted by job 'urgent' with priority 5" in view.attempt_list[0].reason
     world.tick()
     assert world.view(urgent).status is JobState.RUNNING
     assert world.view(low).status is JobState.QUEUED
@@ -165,7 +168,7 @@ def test_what_was_used_is_the_same_after_a_restart(world):
 
     def used(memory):
         with world.ctx.db.read() as session:
-            shares = memory.look(session, world.ctx.engine.capacity(), world.ctx.settings).shares
+            shares = memory.read(session, world.ctx.engine.capacity(), world.ctx.settings).shares
         return shares[world.anna.workspace_id].used_s
 
     assert used(QueueMemory()) == pytest.approx(used(world.ctx.queue), rel=0.2)
@@ -180,7 +183,7 @@ def test_jobs_like_earlier_ones_are_expected_to_take_as_long(world):
     world.ctx.db.write(lambda s: s.execute(times) and None)
     world.submit("again")
     with world.ctx.db.read() as session:
-        [queued] = QueueMemory().look(session, world.ctx.engine.capacity(), world.ctx.settings).queue
+        [queued] = QueueMemory().read(session, world.ctx.engine.capacity(), world.ctx.settings).queue
     assert queued.expected_s == pytest.approx(300, abs=1)
 
 
@@ -191,3 +194,19 @@ def test_a_failed_job_is_never_at_100_percent(world):
     view = world.view(job)
     assert (view.status, view.exit_code) == ("failed", 1)
     assert view.progress.fraction == 0.99 and view.progress.step == 8
+
+
+def test_a_change_made_while_the_queue_is_read_is_seen_by_the_next_pass(world):
+    ctx, job = world.ctx, world.submit(accels=1)
+    memory = ctx.queue
+
+    def seen(session):
+        queue = memory.read(session, ctx.engine.capacity(), ctx.settings).queue
+        return next(queued.accels for queued in queue if queued.job_id == job)
+
+    with ctx.db.read() as early:
+        early.execute(select(Job.id)).all()  # from here on it sees the database as it is now
+        queue_service.change(ctx, world.anna.access(), job, JobChange(accels=2))
+        assert seen(early) == 1
+    with ctx.db.read() as session:
+        assert seen(session) == 2

@@ -7,7 +7,7 @@ from queueworld import TwoMachines, World
 
 from shoal.core.queue import QuotaSet
 from shoal.core.states import JobState
-from shoal.server.services import quotas
+from shoal.server.queue import quotas
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_why_of_one_that_waits_its_turn_and_of_one_over_quota(world):
     world.submit("small", accels=1)
     world.tick()
     told = why(world, "small")
-    assert told["reason"] == "turn" and "might hold up 'large', which is next" in told["text"]
+    assert told["reason"] == "turn" and "might delay 'large', which is next" in told["text"]
     assert any(line.startswith("before it: 'large'") for line in told["evidence"])
     quotas.set_quota(world.ctx, world.anna.workspace_id, QuotaSet(slots=6))
     world.tick()

@@ -1,4 +1,4 @@
-"""Which checkpoint a job goes on from, when its nodes or its script have saved in pieces."""
+"""Choice of the checkpoint that a job resumes from, when its nodes or its script saved parts of it."""
 
 import pytest
 from queueworld import TwoMachines, World
@@ -6,8 +6,8 @@ from queueworld import TwoMachines, World
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointCommit, CheckpointFacts
 from shoal.core.errors import Corrupt
+from shoal.server.artifacts import checkpoints, chunks
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import checkpoints, chunks
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 
@@ -39,7 +39,7 @@ def save(world, job, node, name, *files, **facts):
 
 
 def chosen(world, job):
-    found = checkpoints.newest_good(world.ctx, job)
+    found = checkpoints.newest_intact(world.ctx, job)
     return found and (found[0], [file.path for file in found[1].files])
 
 

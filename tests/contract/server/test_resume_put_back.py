@@ -1,4 +1,4 @@
-"""What a new attempt finds again where its script wrote it."""
+"""Files that a new attempt finds again at the place where its script wrote them."""
 
 import pytest
 from queueworld import TwoMachines, World
@@ -7,8 +7,9 @@ from shoal.core.agents import JoinRequest
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointCommit, CheckpointFacts
 from shoal.core.states import NodeState
+from shoal.server.artifacts import checkpoints, chunks, upkeep
+from shoal.server.jobs import agents
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import agents, checkpoints, chunks, upkeep
 from shoal.store.hashing import chunk_hash
 from shoal.store.manifest import load_manifest
 from shoal.store.wire import encode_frames
@@ -102,9 +103,9 @@ def test_each_node_finds_its_own_files_first_and_those_of_the_others_beside_them
 def test_the_output_folder_counts_before_the_working_directory(world, job):
     saved = save(world, job, "step-1", {"model.pt": "one"})
     other = save(world, job, "workdir/out", {"last.pt": "two"}, place="workdir")
-    assert checkpoints.newest_good(world.ctx, job)[0] == saved
+    assert checkpoints.newest_intact(world.ctx, job)[0] == saved
     checkpoints.delete(world.ctx, world.anna.access(), saved)
-    assert checkpoints.newest_good(world.ctx, job)[0] == other
+    assert checkpoints.newest_intact(world.ctx, job)[0] == other
 
 
 def test_of_the_working_directory_only_the_two_newest_stay_and_no_other_is_pushed_out(world):
@@ -137,7 +138,7 @@ def test_what_is_being_put_back_is_not_collected(world, job):
     again(world, job)
     checkpoints.delete(world.ctx, world.anna.access(), saved)
     with world.ctx.db.read() as session:
-        used = upkeep._used_manifests(session)
+        used = upkeep.used_manifests(session)
     reply_of = [back(world, job, node) for node in range(2)]
     assert all(found["output", "step-1"] == {"model.pt": "one", "other.pt": "two"} for found in reply_of)
     resume = world.attempt(job).resume

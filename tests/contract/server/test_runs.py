@@ -8,9 +8,9 @@ import pytest
 import zstandard
 from sqlalchemy import select
 
+from shoal.server.artifacts import upkeep
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import upkeep
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 from shoal.testing.server import add_job

@@ -7,9 +7,10 @@ from shoal.core.errors import Fenced, InvalidSpec
 from shoal.core.settings import ServerSettings
 from shoal.core.stacks import RankStack, StacksReport
 from shoal.core.states import NodeState
-from shoal.server.orders import Orders
+from shoal.server.jobs import service as jobs
+from shoal.server.jobs import stacks
+from shoal.server.jobs.agent_commands import AgentCommands
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import jobs, stacks
 
 ALL_REDUCE = {"inside": "all_reduce", "at": "train.py:41", "waits": True, "frames": ["all_reduce (torch/d.py:1)"]}
 LOADING = {"inside": "__getitem__", "at": "data.py:7", "frames": ["__getitem__ (data.py:7)"]}
@@ -29,7 +30,7 @@ def world(tmp_path):
     # Without the looks by which the server itself tells whether to end a job: test_stalled_attempts.py is about those.
     world.ctx.settings = ServerSettings(stall_s=60.0, stall_timeout_s=0.0)
     world.clock = Clock()
-    world.ctx.orders = Orders(world.clock)
+    world.ctx.commands = AgentCommands(world.clock)
     yield world
     world.ctx.db.close()
 

@@ -6,10 +6,11 @@ from queueworld import TwoMachines, World
 from shoal.core.settings import ServerSettings
 from shoal.core.stacks import RankStack, StacksReport
 from shoal.core.states import JobState, NodeState
-from shoal.server.orders import Orders
+from shoal.server.jobs import stacks
+from shoal.server.jobs.agent_commands import AgentCommands
+from shoal.server.jobs.stalls import Stalls
+from shoal.server.models.jobs import Job
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import stacks
-from shoal.server.stalls import Stalls
 
 ALL_REDUCE = {
     "inside": "all_reduce",
@@ -33,7 +34,7 @@ def world(tmp_path):
     world = World(tmp_path, TwoMachines())
     world.clock = Clock()
     world.ctx.settings = ServerSettings()
-    world.ctx.orders, world.ctx.stalls = Orders(world.clock), Stalls(world.clock)
+    world.ctx.commands, world.ctx.stalls = AgentCommands(world.clock), Stalls(world.clock)
     yield world
     world.ctx.db.close()
 
@@ -44,10 +45,17 @@ def gang(world, **wishes):
     return job
 
 
-def stand_still(world, job, ranks, *, for_s):
+def train(world, job, *, seconds_per_step, steps=100):
+    world.ctx.commands.reset(world.attempt(job).id)
+    for _ in range(steps):
+        world.clock.now += seconds_per_step
+        world.ctx.commands.record_progress(world.attempt(job).id)
+
+
+def stand_still(world, job, ranks, *, for_s, number=1):
     """Let time pass while agents answer what they are asked: each rank at its place, without using CPU."""
     until = world.clock.now + for_s
-    while world.clock.now < until and world.attempt(job).number == 1:
+    while world.clock.now < until and world.attempt(job).number == number:
         world.clock.now += 50
         world.scheduler.pass_once()
         attempt = world.attempt(job)
@@ -79,6 +87,21 @@ def test_a_rank_that_hangs_while_others_wait_for_it_is_ended_and_the_job_started
     assert any("restart 1 of 3" in event.message for event in view.events)
 
 
+def test_a_job_of_short_steps_is_ended_sooner_and_after_that_only_by_the_full_time(world):
+    job = gang(world)
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=50)  # its nodes begin
+    train(world, job, seconds_per_step=15)
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=350)
+    assert "made no progress for 4 min" in first_reason(world, job)
+    world.tick()
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=50, number=2)
+    train(world, job, seconds_per_step=15)
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=500, number=2)
+    assert world.view(job).status is JobState.RUNNING and world.attempt(job).number == 2
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=150, number=2)
+    assert "made no progress for 10 min" in world.view(job).attempt_list[1].reason
+
+
 def test_restarts_that_get_no_further_end_the_job(world):
     job = gang(world, max_restarts=0)
     stand_still(world, job, [ALL_REDUCE, LOADING], for_s=700)
@@ -95,7 +118,7 @@ def test_looks_before_the_limit_leave_no_trace_but_the_one_people_are_told_of(wo
 
 def test_a_job_somebody_is_attached_to_is_left_alone(world):
     job = gang(world)
-    world.ctx.attached.door(world.attempt(job).id, 1, "gang", world.ctx.ssh_keys)
+    world.ctx.attached.endpoint(world.attempt(job).id, 1, "gang", world.ctx.ssh_keys)
     stand_still(world, job, [ALL_REDUCE, LOADING], for_s=700)
     assert world.view(job).status is JobState.RUNNING
 
@@ -107,3 +130,33 @@ def test_a_job_may_have_its_own_limit(world):
     assert world.view(job).status is JobState.RUNNING
     stand_still(world, job, [LOADING], for_s=100)
     assert first_reason(world, job).startswith("no line, metric or step for 2 min")
+
+
+def test_a_job_can_ask_to_fail_instead_of_being_started_again(world):
+    job = gang(world, on_stall="fail")
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=700)
+    view = world.view(job)
+    assert (view.status, view.attempts) == (JobState.FAILED, 1)
+    assert "rank 1 made no progress for 10 min in __getitem__ at data.py:7" in view.reason
+    assert any("--on-stall fail" in event.message for event in view.events)
+
+
+def test_a_job_can_ask_to_be_left_alone_and_is_still_reported(world):
+    job = gang(world, on_stall="wait", stall_timeout_s=120)
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=2000)
+    view = world.view(job)
+    assert (view.status, view.attempts) == (JobState.RUNNING, 1)
+    assert [e.kind for e in view.events].count("stacks") == 1
+    assert view.stalled
+
+
+def test_jobs_of_servers_before_the_option_are_started_again(world):
+    job = gang(world)
+
+    def work(session):
+        row = session.get_one(Job, job)
+        row.spec = {k: v for k, v in row.spec.items() if k != "on_stall"}
+
+    world.ctx.db.write(work)
+    stand_still(world, job, [ALL_REDUCE, LOADING], for_s=700)
+    assert any("restart 1 of 3" in event.message for event in world.view(job).events)

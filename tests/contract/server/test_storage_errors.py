@@ -10,7 +10,8 @@ from sqlalchemy import event, update
 
 from shoal.core.schema import utcnow
 from shoal.server.models.jobs import Node
-from shoal.testing.server import add_job
+from shoal.server.write_patience import WritePatience
+from shoal.testing.server import AppClient, add_job, make_app
 
 LINE = {"t": 1.0, "r": 0, "e": "out", "m": "hello"}
 
@@ -76,6 +77,30 @@ def test_a_disk_that_fails_under_the_store_is_no_bug(ctx, as_anna, monkeypatch, 
     assert int(answer.headers["Retry-After"]) > 0
 
 
+def test_a_request_that_changed_nothing_says_so_and_may_be_sent_again_whatever_its_method(ctx, anna, break_writes):
+    client = AppClient(WritePatience(make_app(ctx), 5.0), anna.key)
+    body = {"name": "k", "scopes": ["read"]}
+    break_writes("database or disk is full")
+    refused = client.post("/keys", body)
+    assert (refused.status_code, refused.json()["error"]["details"]) == (507, {"unchanged": True})
+    ctx.db.distrusted = "fsync failed"  # the transaction may be on the disk or not
+    assert "unchanged" not in client.post("/keys", body).json()["error"]["details"]
+    ctx.db.distrusted = None
+    break_writes(None)
+    assert client.post("/keys", body).status_code == 201
+
+
+def test_a_request_that_has_written_already_does_not_say_that_nothing_was_changed(ctx, anna, break_writes, monkeypatch):
+    def writes_twice(*_, **__):
+        ctx.db.write(lambda session: None)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("shoal.server.routers.keys.keys.create_key", writes_twice)
+    client = AppClient(WritePatience(make_app(ctx), 5.0), anna.key)
+    refused = client.post("/keys", {"name": "k", "scopes": ["read"]})
+    assert (refused.status_code, refused.json()["error"]["details"]) == (503, {})
+
+
 def test_what_a_lost_node_wrote_later_is_refused_and_the_job_says_so(ctx, app, as_anna, job, agent):
     lost = update(Node).values(state="lost", ended_at=utcnow())
     ctx.db.write(lambda session: session.execute(lost) and None)
@@ -84,5 +109,5 @@ def test_what_a_lost_node_wrote_later_is_refused_and_the_job_says_so(ctx, app, a
         assert agent.post(0, [later], stream="log").json()["error"]["code"] == "fenced"
     events = as_anna.get("/workspaces/default/jobs/a-job").json()["events"]
     assert [e["message"] for e in events if e["kind"] == "late_records"] == [
-        "node 0 of attempt 1 went on after it was given up; what it wrote later is not kept"
+        "node 0 of attempt 1 kept running after it was given up; its later records are discarded"
     ]

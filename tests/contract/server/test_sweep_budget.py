@@ -8,15 +8,15 @@ from sweepworld import SweepWorld
 from shoal.core.errors import InvalidSpec, NotAllowedNow
 from shoal.core.states import JobState, NodeState
 from shoal.core.sweeps import SweepState
-from shoal.server.meter import Meter
-from shoal.server.services import sweeps
+from shoal.server.billing.usage_clock import UsageClock
+from shoal.server.sweeps import service as sweeps
 
 
 @pytest.fixture
 def world(tmp_path):
     world = SweepWorld(tmp_path)
     world.now = 1.8e9
-    world.ctx.meter = Meter(wall_s=lambda: world.now, boot_s=lambda: world.now, boot="b")
+    world.ctx.usage_clock = UsageClock(wall_s=lambda: world.now, boot_s=lambda: world.now, boot="b")
     yield world
     world.ctx.db.close()
 
@@ -35,7 +35,7 @@ def test_a_sweep_is_stopped_when_its_trials_have_used_its_budget(world):
         world.finish(job.name, 143, told=True)
     world.go()
     sweep = world.sweep()
-    assert sweep.status is SweepState.STOPPED and sweep.reason == "budget of 0.02778 slot-hours reached"
+    assert sweep.status is SweepState.STOPPED and sweep.reason == "budget of 100s of slot time reached"
     assert [job.state for job in world.jobs()] == [JobState.STOPPED, JobState.STOPPED]
     assert 60 <= sweep.slot_seconds <= 100
 

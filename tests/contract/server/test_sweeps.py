@@ -10,12 +10,14 @@ from sweepworld import SweepWorld
 
 from shoal.core.schema import utcnow
 from shoal.core.sweeps import Between, Choice
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Job
 from shoal.server.models.sweeps import Trial
-from shoal.server.services import jobs, sweeps
+from shoal.server.sweeper import loop
 from shoal.server.sweeper.act import act
 from shoal.server.sweeper.decide import next_actions
 from shoal.server.sweeper.memory import load
+from shoal.server.sweeps import service as sweeps
 from shoal.testing.server import add_source
 
 
@@ -289,3 +291,22 @@ def counting(ctx):
     yield statements
     for engine in engines:
         event.remove(engine, "before_cursor_execute", note)
+
+
+def test_a_sweep_that_cannot_be_processed_keeps_no_other_waiting_and_makes_the_loop_fail(world, monkeypatch):
+    """The loop must fail: otherwise `/health` says that all is well while a sweep stands still."""
+    broken = world.begin("broken").id
+    world.begin("well")
+
+    def fails_for_one(ctx, memory, actions, **more):
+        if memory.id == broken:
+            raise KeyError("planted")
+        return act(ctx, memory, actions, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "act", fails_for_one)
+        with pytest.raises(KeyError, match="planted"):
+            world.sweeper.pass_once()
+    assert {job.name.rpartition("-")[0] for job in world.jobs()} == {"well"}
+    world.sweeper.pass_once()
+    assert {job.name.rpartition("-")[0] for job in world.jobs()} == {"well", "broken"}

@@ -7,7 +7,9 @@ from shoal.core.artifacts import FileEntry, Manifest
 from shoal.core.datasets import DatasetBegin
 from shoal.core.errors import CanNeverRun, InvalidName, InvalidSpec, NameTaken, NotAllowedNow, NotFound
 from shoal.core.sweeps import Choice
-from shoal.server.services import datasets, jobs, sweeps, upkeep
+from shoal.server.artifacts import datasets, upkeep
+from shoal.server.jobs import service as jobs
+from shoal.server.sweeps import service as sweeps
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def test_a_sweep_whose_first_trials_all_fail_gives_up_and_may_be_gone_on_with(wo
     world.go()
     view = world.sweep()
     assert (view.status, view.counts) == ("failed", {"failed": 3})
-    assert view.reason == "3 trials failed and none ran well, so no more are begun: rank 0 on node 0: ValueError: 0"
+    assert view.reason == "3 trials failed and none succeeded, so no more are started: rank 0 on node 0: ValueError: 0"
     assert len(world.jobs()) == 3
     sweeps.rerun(world.ctx, world.access, "s")
     world.go()
@@ -127,7 +129,7 @@ def test_stopping_a_sweep_stops_those_that_wait_at_once(tmp_path):
 
 def test_deleting_leaves_the_jobs_or_takes_those_of_its_own(world):
     world.begin()
-    with pytest.raises(NotAllowedNow, match="only one that has ended"):
+    with pytest.raises(NotAllowedNow, match="only a sweep that has ended"):
         sweeps.delete(world.ctx, world.access, "s")
     world.run_all()
     world.begin("again", space={"lr": Choice(values=[1, 8])})

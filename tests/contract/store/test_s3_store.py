@@ -73,6 +73,19 @@ def test_a_service_that_keeps_failing_is_unreachable_and_nothing_is_visible(faul
     assert commit_somehow(faulty, chunks)
 
 
+def test_a_probe_says_whether_a_store_can_be_written_and_leaves_nothing_that_stays(
+    faulty: BlobStore, proxy: Any
+) -> None:
+    faulty.blobs.probe()
+    proxy.fault = lambda *_: "500"
+    with pytest.raises(Unreachable, match="S3 service"):
+        faulty.blobs.probe()
+    proxy.fault = lambda *_: None
+    faulty.blobs.probe()
+    assert [blob.key for blob in faulty.blobs.list("")] == ["tmp/probe"]
+    assert check(faulty).ok and usage(faulty).chunks == 0
+
+
 def test_a_push_through_random_faults_arrives_whole(faulty: BlobStore, proxy: Any, tmp_path: Path) -> None:
     kinds = ["500", "drop", "twice", None, None, None, "cut", None]
     count = iter(range(10**9))

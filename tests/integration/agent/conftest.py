@@ -36,7 +36,7 @@ def gang(tmp_path: Path, cache: Path) -> Iterator[Callable[..., Gang]]:
 @pytest.fixture(params=["bubblewrap", "rewrite"])
 def sandbox(request: pytest.FixtureRequest, cache: Path) -> dict[str, str]:
     """Runs a test in both modes; the first only where it works."""
-    from shoal.agent.sandbox import Mode, choose
+    from shoal.agent.sandbox.mounts import Mode, choose
 
     if request.param == "bubblewrap" and choose(cache, "auto") is Mode.REWRITE:
         pytest.skip("bubblewrap does not work here")

@@ -14,6 +14,7 @@ import pytest
 from shoal.core.agents import BeatReply
 from shoal.testing.agent_gang import Gang
 from shoal.testing.patience import patient
+from shoal.testing.processes import command, environment
 
 LONG = f"1017.{os.getpid()}"
 """Seconds to sleep, by which the processes of this run are known."""
@@ -94,6 +95,15 @@ def test_kill_9_of_the_agent_takes_everything_with_it_and_a_salvage_tells_the_re
     assert job.salvage() == 0 and len(job.server.beats[0]) == beats
 
 
+def test_an_agent_that_was_never_started_is_not_said_to_have_died(gang: Callable[..., Gang]) -> None:
+    job = gang(["t.py"], {"t.py": ""}, start=False)
+    job.launch_file(0)
+    assert job.salvage() == 0
+    last = job.server.last()
+    assert last is not None and last.final and last.reason == "its agent was never started"
+    assert job.server.log() == []
+
+
 def test_a_worker_killed_by_9_is_reported_within_two_seconds_and_named(
     gang: Callable[..., Gang], sandbox: dict[str, str]
 ) -> None:
@@ -103,7 +113,7 @@ def test_a_worker_killed_by_9_is_reported_within_two_seconds_and_named(
     (victim,) = [
         p.pid
         for p in psutil.Process(job.agents[0].pid).children(recursive=True)
-        if p.cmdline()[-1:] == ["t.py"] and p.environ().get("RANK") == "1"
+        if command(p).endswith(" t.py") and environment(p).get("RANK") == "1"
     ]
     before = time.monotonic()
     os.kill(victim, signal.SIGKILL)

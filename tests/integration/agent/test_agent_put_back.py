@@ -33,6 +33,6 @@ def test_a_script_finds_copies_it_may_overwrite(gang: Callable[..., Gang], sandb
     )
     last = server.last()
     assert last is not None and last.put_back == [
-        "checkpoint ckpt_1 is back in /output-checkpoint/step-5",
-        "checkpoint ckpt_2 is back in out of the working directory",
+        "checkpoint ckpt_1 was restored to /output-checkpoint/step-5",
+        "checkpoint ckpt_2 was restored to out in the working directory",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.agents import BeatReply, JoinRequest
 from shoal.core.errors import Corrupt
 from shoal.testing.agent_gang import Gang
 from shoal.testing.patience import patient
@@ -41,6 +43,41 @@ def test_every_worker_of_a_gang_knows_its_place(gang: Callable[..., Gang], num_n
             assert int(place["LOCAL_RANK"]) == rank - node * accels and int(place["WORLD_SIZE"]) == num_nodes * accels
             seen.append((place["MASTER_ADDR"], place["MASTER_PORT"]))
     assert len(set(seen)) == 1 and 20000 <= int(seen[0][1]) <= 32700
+
+
+def test_no_worker_starts_before_every_node_is_prepared_and_the_port_is_chosen_then(gang: Callable[..., Gang]) -> None:
+    job = gang(["train.py"], {"train.py": SHOW}, start=False, num_nodes=2, start_barrier=True)
+    job.agents = [job.start_node(0)]
+    job.server.joined[1] = JoinRequest(pid=1, boot_id="b", host="h", address="127.0.0.1", port=1)
+    job.server.wait(lambda: job.server.prepared == {0} and len(job.server.beats[0]) >= 2)
+    assert {str(beat.state) for _, beat in job.server.beats[0]} == {"preparing"}, "node 1 still fetches its data"
+    assert job.server.log(0) == []
+    taken = job.server.joined[0].port
+    with socket.socket() as other:  # somebody takes the port that was free when the node joined
+        other.bind(("", taken))
+        job.agents.append(job.start_node(1))
+        assert job.finish() == [0, 0]
+    ports = {json.loads(line)["MASTER_PORT"] for node in (0, 1) for line in job.server.log(node, stream="out")}
+    assert ports == {str(job.server.meeting_port)} and str(taken) not in ports
+
+
+def test_a_node_that_waits_for_its_gang_can_be_stopped(gang: Callable[..., Gang]) -> None:
+    job = gang(["train.py"], {"train.py": SHOW}, start=False, num_nodes=2, start_barrier=True)
+    job.agents = [job.start_node(0)]
+    job.server.joined[1] = JoinRequest(pid=1, boot_id="b", host="h", address="127.0.0.1", port=1)
+    job.server.wait(lambda: job.server.prepared)
+    job.server.answer = BeatReply(stop=True)
+    assert job.finish() == [0]
+    last = job.server.last(0)
+    assert last is not None and last.told and last.reason == "stopped before it started"
+
+
+def test_scripts_see_the_variables_of_a_cluster_with_their_own_place(gang: Callable[..., Gang]) -> None:
+    show = "import os\nprint(os.environ['SLURM_JOB_ID'], os.environ['SLURM_PROCID'])"
+    job = gang(["train.py"], {"train.py": show}, start=False, accels=2)
+    job.given = {"env": {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, "place_env": {"SLURM_PROCID": "rank"}}
+    assert job.start().finish() == [0]
+    assert [job.server.log(rank=rank, stream="out") for rank in (0, 1)] == [["7 0"], ["7 1"]]
 
 
 def test_one_worker_is_a_plain_process(gang: Callable[..., Gang]) -> None:
@@ -277,3 +314,29 @@ def test_a_script_that_exits_with_an_error_is_recorded_as_failed_and_not_as_comp
     assert last.progress is not None and (last.progress.step, last.progress.fraction) == (1, 0.25)
     ends = [r["status"] for r in job.server.records[0, "metric"] if r["k"] == "f"]
     assert ends[-1] == "failed"
+
+
+ALONE = """
+import shoal.testing.light_torch
+import os, torch
+if "together" in os.sys.argv:
+    torch.distributed.init_process_group("gloo")
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+print("done")
+if "together" in os.sys.argv:
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_workers_that_each_train_a_model_of_their_own_are_warned_of(gang: Callable[..., Gang]) -> None:
+    found = {}
+    for mode in ("alone", "together"):
+        job = gang(["t.py", mode], {"t.py": ALONE}, accels=2)
+        assert job.finish() == [0]
+        found[mode] = [line for line in job.server.log() if "every rank trains alone" in line]
+    assert len(found["alone"]) == 1 and found["alone"][0].startswith("[shoal] warning: world size 2")
+    assert found["together"] == []

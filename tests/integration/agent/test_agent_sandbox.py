@@ -1,4 +1,4 @@
-"""Where bubblewrap works only in part, or not as it did before, jobs run all the same."""
+"""Jobs run although bubblewrap works only in part, or no longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.agent.sandbox import Mode, choose
+from shoal.agent.sandbox.mounts import Mode, choose
 from shoal.core.agents import BeatReply
 from shoal.testing.agent_gang import Gang
 
@@ -83,7 +83,7 @@ def test_a_sandbox_that_is_demanded_and_missing_fails_the_job(gang: Callable[...
     assert (
         last is not None
         and last.exit_code == 1
-        and last.reason == "cannot start: SHOAL_SANDBOX=bubblewrap, but there is no bwrap here"
+        and last.reason == "cannot start: SHOAL_SANDBOX=bubblewrap, but bwrap is not installed"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where real processes are, by all the ways there are to see it: told by themselves, by the kernel, or not at all."""
+"""Stacks of real processes by all methods: reported by themselves, by the kernel, or not at all."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal.sdk.emulate
-from shoal.agent import stacks
+from shoal.agent.workers import stacks
 from shoal.testing.engines import eventually
 
 STARTUP = Path(shoal.sdk.emulate.__file__).parent / "startup"
@@ -61,7 +61,7 @@ def test_of_others_the_kernels_word_is_told_and_none_is_harmed(start, tmp_path, 
     frozen.send_signal(signal.SIGSTOP)
     eventually(lambda: stacks._state(frozen.pid) == "T")
     found = gather(tmp_path, range(1, 4))
-    assert found[1]["note"].endswith("its Python stack is not to be seen")
+    assert found[1]["note"].endswith("its Python stack is not available")
     assert found[2]["note"] == "stopped by a signal (SIGSTOP), and cannot answer"
     assert found[3]["note"] == "without a process"
     assert [found[rank].get("stopped", False) for rank in (1, 2, 3)] == [False, True, False]
@@ -88,7 +88,7 @@ def test_a_link_put_in_the_place_of_a_workers_file_is_not_followed(start, tmp_pa
     file.unlink()
     (tmp_path / "secret").write_text('Thread 0x1:\n  File "secret", line 1 in secret\n')
     file.symlink_to(tmp_path / "secret")
-    assert gather(tmp_path, [0])[0]["note"].endswith("its Python stack is not to be seen")
+    assert gather(tmp_path, [0])[0]["note"].endswith("its Python stack is not available")
     assert worker.poll() is None
 
 

@@ -53,6 +53,16 @@ def test_all_ranks_sum_over_gloo(
         ]
 
 
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_each_worker_sees_its_own_device_only_if_asked_for(gang: Callable[..., Gang], launcher: str) -> None:
+    show = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)"
+    wish = {"one_device_per_worker": True, "allow_cpu": True}
+    job = gang(["t.py"], {"t.py": show}, start=False, accels=2, launcher=launcher, **wish)
+    job.slot_kind = "cuda"
+    assert job.start().finish(120) == [0]
+    assert [job.server.log(rank=rank, stream="out") for rank in (0, 1)] == [["0"], ["1"]]
+
+
 def test_torchrun_names_the_worker_that_failed(gang: Callable[..., Gang]) -> None:
     job = gang(["t.py"], {"t.py": FAIL}, accels=2, launcher="torchrun")
     job.finish(120)

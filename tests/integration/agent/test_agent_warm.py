@@ -13,11 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from shoal.agent.sandbox import Mode, choose
+from shoal.agent.sandbox.mounts import Mode, choose
 from shoal.core.agents import BeatReply
-from shoal.engines.nursery import Nursery, WarmAgent
+from shoal.engines.local.prefork import PreforkParent, WarmAgent
 from shoal.testing.agent_gang import Gang
 from shoal.testing.engines import eventually
+from shoal.testing.processes import command
 
 PLACE = """
 import os, resource, sys
@@ -29,7 +30,7 @@ print(open("/proc/self/oom_score_adj").read(), os.getpriority(os.PRIO_PROCESS, 0
 print([line.split(" - ")[0].split()[3:6] for line in open("/proc/self/mountinfo")])
 print(sorted(n for n in os.listdir("/proc") if n.isdigit())[:1], os.getpid() < 100, os.getppid() > 0)
 print([os.readlink(f"/proc/self/ns/{n}") for n in ("net", "ipc", "uts", "cgroup")])
-print(*(f"{k}={v}" for k, v in sorted(os.environ.items()) if k not in ("MASTER_PORT", "SHOAL_URL")), sep="\\n")
+print(*(f"{k}={v}" for k, v in sorted(os.environ.items()) if k not in ("MASTER_PORT", "SHOAL_URL", "MLFLOW_TRACKING_URI")), sep="\\n")
 open(os.environ["OUTPUT_DIR"] + "/x", "w").write("kept")
 sys.exit("on purpose")
 """
@@ -44,6 +45,19 @@ for line in open("/proc/self/maps"):
             # The pattern is no text that it would find itself.
             found |= set(re.findall(rb"toke[n]-0|canary-of-the-serve[r]|for-the-jo[b]", memory.read(int(high, 16) - int(low, 16))))
 print(sorted(found), flush=True)
+"""
+RANKS = """
+import os, sys, torch, torch.distributed as dist
+open_files = [os.readlink(f"/proc/self/fd/{n}") for n in range(3, 20) if os.path.exists(f"/proc/self/fd/{n}")]
+print(*map(os.path.basename, open_files), flush=True)
+dist.init_process_group("gloo")
+total = torch.full((), 1.0 + dist.get_rank())
+dist.all_reduce(total)
+print(os.environ["LOCAL_RANK"], "of", dist.get_world_size(), total.item(), os.getsid(0) == os.getpid(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+if os.environ["RANK"] == "1":
+    sys.exit(5)
 """
 LONG = f"2345.{os.getpid()}"
 """Seconds to sleep, by which the processes of this run are known."""
@@ -66,14 +80,14 @@ time.sleep(1000)
 
 
 class WarmGang(Gang):
-    nursery: Nursery
+    prefork: PreforkParent
 
     def start_node(self, node: int) -> Any:
         found: list[WarmAgent] = []
         path = self.launch_file(node)
 
         def ask() -> bool:
-            agent = self.nursery.agent(path, 1)
+            agent = self.prefork.agent(path, 1)
             found.extend([agent] if agent else [])
             return agent is not None
 
@@ -99,23 +113,23 @@ def mode(request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="module")
-def nursery(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def prefork(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreforkParent]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVERS_OWN", "canary-of-the-server")
-        nursery = Nursery(sys.executable, {"SHOAL_SANDBOX": mode}, tmp_path_factory.mktemp("nursery") / "log")
-        yield nursery
-        nursery.close()
+        prefork = PreforkParent(sys.executable, {"SHOAL_SANDBOX": mode}, tmp_path_factory.mktemp("prefork") / "log")
+        yield prefork
+        prefork.close()
 
 
 @pytest.fixture
-def warm(tmp_path: Path, cache: Path, nursery: Nursery) -> Iterator[Callable[..., WarmGang]]:
-    """`warm(script)` is a job whose agent comes from the nursery."""
+def warm(tmp_path: Path, cache: Path, prefork: PreforkParent) -> Iterator[Callable[..., WarmGang]]:
+    """`warm(script)` is a job whose agent comes from the prefork parent."""
     made: list[WarmGang] = []
 
     def make(script: str, *args: str, **reply: Any) -> WarmGang:
         files = {"t.py": script, "unused.py": "import torch"}
         job = WarmGang(tmp_path / f"w{len(made)}", cache, ["t.py", *args], files, {}, **reply)
-        job.nursery = nursery
+        job.prefork = prefork
         made.append(job)
         return job
 
@@ -135,7 +149,7 @@ def with_data(job: Gang) -> Gang:
 
 def seed_of(job: Gang) -> psutil.Process:
     """The parent of its worker."""
-    scripts = [p for p in map(psutil.Process, job.left()) if "t.py" in p.cmdline()]
+    scripts = [p for p in map(psutil.Process, job.left()) if "t.py" in command(p).split()]
     [parent] = [p.parent() for p in scripts if p.parent() not in scripts]
     return parent
 
@@ -159,6 +173,22 @@ def test_a_warm_worker_finds_itself_where_a_cold_one_does(
     assert ours == theirs and len(ours) > 8
     assert all((job.work_dir() / "output-checkpoint/x").read_text() == "kept" for job in (cold, hot))
     assert hot.server.log(stream="sys") == cold.server.log(stream="sys") == []
+
+
+def test_several_warm_workers_train_together_and_each_has_its_own_output_and_end(
+    warm: Callable[..., WarmGang], gang: Callable[..., Gang], mode: str
+) -> None:
+    cold = gang(["t.py"], {"t.py": RANKS}, env={"SHOAL_SANDBOX": mode}, accels=2)
+    hot = warm(RANKS, accels=2).start()
+    for job, paths in ((cold, mode), (hot, f"{mode}, warm")):
+        job.finish()
+        last = job.server.last()
+        assert last is not None and last.paths == paths, job.server.log()
+        assert last.exit_code == 5 and "exit code 5" in str(last.reason), job.server.log()
+        for rank in (0, 1):
+            files, said = job.server.log(rank=rank)
+            assert said == f"{rank} of 2 3.0 True"
+            assert files == f"stacks-{rank}.txt", "a worker has its own files only"
 
 
 @pytest.mark.parametrize("mode", ["bubblewrap"], indirect=True)
@@ -208,14 +238,14 @@ def test_a_stubborn_warm_worker_leaves_no_process(warm: Callable[..., WarmGang],
     assert "died" in last.reason or last.exit_code == -9
 
 
-def test_kill_9_of_the_nursery_disturbs_nobody_and_the_next_agent_is_not_had_from_it(
-    warm: Callable[..., WarmGang], nursery: Nursery
+def test_kill_9_of_the_prefork_parent_disturbs_nobody_and_the_next_agent_is_not_had_from_it(
+    warm: Callable[..., WarmGang], prefork: PreforkParent
 ) -> None:
     job = warm("import time\nfor i in range(50):\n    print(i, flush=True)\n    time.sleep(0.02)\n").start()
     job.server.wait(lambda: job.server.log())
-    assert nursery.pid is not None
-    os.kill(nursery.pid, signal.SIGKILL)
-    assert nursery.agent(job.launch_file(0), 1) is None
+    assert prefork.pid is not None
+    os.kill(prefork.pid, signal.SIGKILL)
+    assert prefork.agent(job.launch_file(0), 1) is None
     job.finish()
     last = job.server.last()
     assert last is not None and last.exit_code == 0 and job.server.log() == [str(i) for i in range(50)]

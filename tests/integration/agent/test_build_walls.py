@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.environment import Builder
-from shoal.agent.sandbox import Mode, Walls, choose
+from shoal.agent.sandbox.mounts import Mode, Walls, choose
+from shoal.agent.workers.environment import Builder
 
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 BACKEND = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.environment import Builder, InstallFailed
+from shoal.agent.workers.environment import Builder, InstallFailed
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent import guise
+from shoal.agent.prefork import process_title
 from shoal.testing.patience import patient
 
 HELPER = """
@@ -184,15 +184,17 @@ def argv_of(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def warm(folder: Path, env: dict[str, str]) -> dict[str, list[object]]:
-    """What every script shows when it is run in a fork; the random one twice."""
+    """Return the output of every script in a fork; the random one twice."""
     for name, text in {**SCRIPTS, "random": RANDOM}.items():
         (folder / argv_of(name)[2]).write_bytes(text.encode("utf-8", "surrogateescape"))
     names = [*SCRIPTS, "random", "random"]
     cases = [{"cwd": str(folder), "argv": argv_of(name), "env": env} for name in names]
     (folder / "cases.json").write_text(json.dumps(cases))
     ours, theirs = socket.socketpair()
-    program = ["-c", "__import__('warm_mother').main()", str(theirs.fileno())]
-    argv, full = guise.roomy([sys.executable, "-u", *program, "cases.json", "results.json"], {**env, "SECRET": "no"})
+    program = ["-c", "__import__('warm_parent').main()", str(theirs.fileno())]
+    argv, full = process_title.roomy(
+        [sys.executable, "-u", *program, "cases.json", "results.json"], {**env, "SECRET": "no"}
+    )
     with ours, theirs:
         subprocess.run(
             argv,

@@ -1,4 +1,4 @@
-"""What the probes share. Only the standard library, since they run where there may be nothing else."""
+"""Helpers of the probes. Standard library only, because a lease may have nothing else."""
 
 import ctypes
 import os

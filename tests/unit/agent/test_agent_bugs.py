@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.bugs import capsule_files, capsules_in, holds_capsules, wire_body
-from shoal.agent.keeper import candidates
-from shoal.agent.media import logged_media
-from shoal.cli._run_dir import RunDir
+from shoal.agent.data.bug_capsules import capsule_files, capsules_in, holds_capsules, wire_body
+from shoal.agent.data.checkpoint_uploader import candidates
+from shoal.agent.data.media import logged_media
+from shoal.cli.run.run_dir import RunDir
 from shoal.core.bugs import BugCommit
 from shoal.core.errors import ShoalError
 

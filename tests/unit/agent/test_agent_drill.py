@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from shoal.agent import drill as drills
 from shoal.agent import link as links
-from shoal.agent.drill import Drill
 from shoal.agent.link import Link, Outage
+from shoal.agent.node import drill as drills
+from shoal.agent.node.drill import Drill
 from shoal.core.errors import Unreachable
 
 

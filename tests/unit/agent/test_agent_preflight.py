@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from shoal.agent import preflight
-from shoal.agent.node import WorkDir
-from shoal.agent.runtime import Command
+from shoal.agent.node import preflight
+from shoal.agent.node.workdir import WorkDir
 from shoal.agent.wire import JoinReply
+from shoal.agent.workers.runtime import Command
 
 USUAL = Command(["/usr/bin/python", "-u", "train.py", "--lr", "1"], per_rank=True, script="train.py")
 ENDED = {"exit_code": 1, "failed_rank": 0, "reason": "killed by SIGKILL (out of memory?)", "told": False}
@@ -28,7 +28,7 @@ def join():
 def told(work, join, text=None, **changes):
     if text is not None:
         (work.spool("sdk") / "preflight.json").write_text(text)
-    return preflight.told(work, join, ENDED | changes, lambda t: t.replace("hunter2", "***")).get("preflight")
+    return preflight.with_report(work, join, ENDED | changes, lambda t: t.replace("hunter2", "***")).get("preflight")
 
 
 def test_other_jobs_are_left_alone(work):

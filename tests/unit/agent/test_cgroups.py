@@ -1,6 +1,6 @@
-"""What is written where, in both versions of the kernel's groups; real limits are felt in tests/integration/test_lease_isolation.py."""
+"""Files written in both versions of control groups; real limits are tested in tests/integration/test_lease_isolation.py."""
 
-from shoal.agent.cgroups import Group, Limits
+from shoal.agent.sandbox.cgroups import Group, Limits
 
 LIMITS = Limits(memory=256 << 20, pids=64, cpus=1.5)
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are whole, and what they tell of themselves, without loading any of them."""
+"""Detection of complete checkpoints and their facts, without loading any of them."""
 
 import json
 import pickle
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.completeness import facts, is_half_made_name, problem
+from shoal.agent.data.completeness import facts, is_half_made_name, problem
 
 
 def safetensors(path, *, cut=0):
@@ -121,6 +121,33 @@ def test_step_and_losses_come_from_the_trainers_own_log(tmp_path):
     assert found["metrics"] == {"eval_loss": 1.9, "eval_runtime": 3.0, "loss": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500", 500),
+        ("step-000000999", 999),
+        ("global_step1000", 1000),
+        ("iter_0000500", 500),
+        ("ckpt_500.pt", 500),
+        ("model_step_20.pt", 20),
+        ("epoch=3-step=500-v1.ckpt", 500),
+        ("epoch_3.pt", None),
+        ("epoch-12", None),
+        ("resnet50", None),
+        ("gpt2", None),
+        ("llama-7b", None),
+        ("run-2024-05-12", None),
+        ("checkpoint-epoch3", None),
+        ("checkpoint3.pt", None),
+        ("model_v2", None),
+        ("footstep7", None),
+        ("step-" + "9" * 20, None),
+    ],
+)
+def test_a_step_is_read_only_from_names_that_mean_it(tmp_path, name, step):
+    assert facts(name, tmp_path, [])["step"] == step
+
+
 def test_without_such_files_the_step_comes_from_the_name(tmp_path):
     assert facts("epoch=3-step=500.ckpt", tmp_path, [])["step"] == 500
     assert facts("latest", tmp_path, [])["step"] is None
@@ -155,7 +182,7 @@ def test_the_sdks_own_list_decides_what_is_complete(tmp_path: Path) -> None:
     assert problem(tmp_path, files) is None
     (tmp_path / "optimizer.pt").write_bytes(b"PK\x03\x04 cut short")
     assert problem(tmp_path, [*files, "optimizer.pt"]) is None
-    assert "not there" in str(problem(tmp_path, own(tmp_path, files={"optimizer.bin": {"size": 1}})))
+    assert "does not exist" in str(problem(tmp_path, own(tmp_path, files={"optimizer.bin": {"size": 1}})))
     assert "10 bytes" in str(problem(tmp_path, own(tmp_path, files={"model.pt": {"size": 11}})))
     (tmp_path / "shoal.json").write_text('{"step": 100, "files"')
     assert "not valid" in str(problem(tmp_path, files))

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from shoal.agent import runtime
+from shoal.agent.workers import runtime
 
 
 def merged(user, **contract):
@@ -25,13 +25,14 @@ def test_with_it_a_folder_with_nothing_but_our_startup_comes_first():
     assert "PYTHONPATH" not in merged({}, SHOAL_DEVICE="cuda", SHOAL_ALLOW_CPU="1")
 
 
-def test_it_can_be_taken_away_where_it_only_looks_for_a_device():
+def test_it_can_be_taken_away_where_all_it_does_can_be_done_later():
     alone = merged({"PYTHONPATH": "/mine"}, SHOAL_DEVICE="cuda")
     assert runtime.without_startup(alone)["PYTHONPATH"] == "/mine"
     assert "PYTHONPATH" not in runtime.without_startup(merged({}, SHOAL_DEVICE="cuda"))
+    assert "PYTHONPATH" not in runtime.without_startup(merged({}, SHOAL_DEVICE="cuda", USE_DDP="1"))
     for needed in (
         merged({"SHOAL_EMULATE_CUDA": "1"}, SHOAL_DEVICE="cuda"),
-        merged({}, SHOAL_DEVICE="cuda", USE_DDP="1"),
+        merged({"SHOAL_START_SEED": "7"}, USE_DDP="1"),
     ):
         assert runtime.without_startup(needed) == needed
 

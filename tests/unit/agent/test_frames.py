@@ -1,9 +1,9 @@
-"""What stacks tell: the main thread's, the line of one's own code, and what it has called."""
+"""Facts derived from stacks: that of the main thread, the line of the user's code, and what it has called."""
 
 import pytest
 
-from shoal.agent import stacks as agent_stacks
-from shoal.agent.frames import Frame, describe, from_faulthandler, from_py_spy
+from shoal.agent.workers import stacks as agent_stacks
+from shoal.agent.workers.frames import Frame, describe, from_faulthandler, from_py_spy
 from shoal.sdk import stacks as sdk_stacks
 
 SOURCE, OURS = "/home/me/nodes/att_1.0/source", "/opt/env/lib/python3.11/site-packages/shoal"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.inputs import Chunks, fetch_mount, source_key, write_source
+from shoal.agent.data.inputs import Chunks, fetch_mount, source_key, write_source
 from shoal.agent.link import Link
 from shoal.agent.wire import Launch, Mount
 from shoal.core.errors import InvalidSpec
@@ -18,7 +18,7 @@ from shoal.store.transfer import upload
 
 
 class NoServer(Link):
-    """Whatever is asked of it has to be in `known`."""
+    """Link without a server: only requests in `known` are answered."""
 
     known: dict[str, bytes]
 

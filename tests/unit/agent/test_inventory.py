@@ -1,10 +1,10 @@
-"""What a job runs on, told without starting or importing anything."""
+"""Description of the machine a job runs on, without starting or importing anything."""
 
 import json
 import platform
 import sys
 
-from shoal.agent import inventory
+from shoal.agent.node import inventory
 
 
 def test_packages_are_read_from_the_names_of_their_folders(tmp_path):

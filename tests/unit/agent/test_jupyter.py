@@ -14,7 +14,7 @@ import shoal
 def ask(python, folder, **env):
     source = str(Path(shoal.__file__).parents[1])
     done = subprocess.run(
-        [python, "-m", "shoal.agent.jupyter"],
+        [python, "-m", "shoal.agent.workers.jupyter"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": source, "SHOAL_SPOOL": str(folder), **env},
         cwd=folder,
         capture_output=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.agent.lines import MAX_LINE, Redactor, Splitter, TokenBucket, pieces
+from shoal.agent.workers.lines import MAX_LINE, Redactor, Splitter, TokenBucket, pieces
 
 
 def split(*chunks: bytes, splitter: Splitter | None = None, start: float = 100.0, pace: float = 0.0) -> list[bytes]:
@@ -92,9 +92,9 @@ def test_dropped_bytes_are_counted_as_lines_and_the_next_line_is_whole() -> None
 
 def test_a_bucket_lets_its_burst_through_and_then_its_rate() -> None:
     bucket = TokenBucket(rate=100, burst=1000, now=0.0)
-    assert bucket.take(1000) and not bucket.take(1)
+    assert bucket.consume(1000) and not bucket.consume(1)
     bucket.refill(1.0)
-    assert bucket.take(100) and not bucket.take(1)
+    assert bucket.consume(100) and not bucket.consume(1)
     assert bucket.refill(1000.0) == 1000
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.link import Link
+from shoal.agent.link import Link, pause_after
 from shoal.core.errors import Fenced, OutOfSequence, Unreachable
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"a": 1}'
@@ -155,7 +155,7 @@ def test_a_server_that_moved_is_found_by_its_file(peer: Callable[..., Peer], tmp
 def test_a_server_of_another_instance_is_not_spoken_to(peer: Callable[..., Peer], tmp_path: Path) -> None:
     """The copy of a data directory, or a stranger, may have taken the port; ours comes back and says where."""
     file, ours = tmp_path / "server.json", peer(OK)
-    link = Link(peer(refusal(421, "wrong_instance")).url, "t", str(file), instance="inst_1")
+    link = Link(peer(*[refusal(421, "wrong_instance")] * 2).url, "t", str(file), instance="inst_1")
     with pytest.raises(Unreachable):
         link.post("/beat", {})
     file.write_text(json.dumps({"url": ours.url, "instance": "inst_2"}))
@@ -174,3 +174,12 @@ def test_the_address_others_reach_us_by_is_the_one_we_reach_the_server_by(peer: 
     link = Link(peer(OK).url, "t")
     assert link.local_address() == "127.0.0.1"
     link.close()
+
+
+def test_a_server_that_says_when_to_come_back_is_believed(peer: Callable[..., Peer]) -> None:
+    answer = b"HTTP/1.1 507 Full\r\nRetry-After: %s\r\nContent-Length: 0\r\n\r\n"
+    for after, pause_s in ((b"5", 5.0), (b"86400", 10.0), (b"soon", 0.2)):
+        with pytest.raises(Unreachable) as caught:
+            Link(peer(answer % after).url, "t").post("/beat", {})
+        assert pause_after(caught.value, 0.2) == pause_s
+    assert pause_after(OSError(), 0.2) == 0.2

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from shoal.agent.lines import Redactor
-from shoal.agent.logs import Capture
-from shoal.agent.spool import Spool
+from shoal.agent.outbox.outbox import Outbox
+from shoal.agent.workers.lines import Redactor
+from shoal.agent.workers.logs import Capture
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
     def read() -> list[dict[str, Any]]:
-        spool, out = Spool(tmp_path / "spool"), []
+        spool, out = Outbox(tmp_path / "spool"), []
         while (batch := spool.read()) is not None:
             out += [json.loads(line) for line in batch.body.split(b"\n")]
             spool.ack(batch.first + batch.records)
@@ -30,7 +30,7 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 
 
 def capture(tmp_path: Path, *secrets: str, rate_kb_s: int = 2048) -> Capture:
-    made = Capture(Spool(tmp_path / "spool"), Redactor(secrets), rate_kb_s)
+    made = Capture(Outbox(tmp_path / "spool"), Redactor(secrets), rate_kb_s)
     made.start()
     return made
 
@@ -41,7 +41,7 @@ def test_lines_carry_their_rank_and_stream(tmp_path: Path, records: Callable[[],
         fd = logs.pipe(rank, stream)
         os.write(fd, text)
         os.close(fd)
-    logs.say("[shoal] hello")
+    logs.write_message("[shoal] hello")
     logs.close()
     found = sorted((r["r"] if r["r"] is not None else -1, r["e"], r["m"]) for r in records())
     assert found == [(-1, "sys", "[shoal] hello"), (0, "out", "a"), (0, "out", "no newline"), (1, "err", "b")]
@@ -108,7 +108,7 @@ def test_a_flood_is_capped_counted_and_its_end_still_known(
 
 
 def test_capture_goes_on_after_a_fault(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
-    """Without it the pipes would fill up, and the workers wait for ever."""
+    """Reading must continue: otherwise the pipes would fill up, and the workers wait forever."""
     logs = capture(tmp_path)
     heard = threading.Event()
 

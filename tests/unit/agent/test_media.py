@@ -1,4 +1,4 @@
-"""Which files a job may name as media."""
+"""Files that a job may name as media."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.media import MAX_BYTES, logged_media, media_file
+from shoal.agent.data.media import MAX_BYTES, logged_media, media_file
 from shoal.core.errors import ShoalError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.agent.reasons import Exit, explain, first_failure, from_torchrun
+from shoal.agent.node.end_reasons import Exit, explain, first_failure, from_torchrun
 
 TRACEBACK = """\
 Some warning

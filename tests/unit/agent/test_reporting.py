@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from shoal.agent.reporting import Beats, Orders
-from shoal.agent.shipping import Shipper
-from shoal.agent.spool import Spool
+from shoal.agent.node.heartbeat import Beats, NodeControl
+from shoal.agent.outbox.outbox import Outbox
+from shoal.agent.outbox.shipping import Shipper
 from shoal.core.errors import Fenced, InvalidSpec, NotSignedIn, OutOfSequence, Refused, ShoalError, Unreachable
+from shoal.testing.patience import wait_until
 
 
 class Server:
@@ -45,52 +46,67 @@ class Server:
         return answer
 
 
-def beats(server: Server, orders: Orders) -> Beats:
-    made = Beats(server, orders, lambda: {"step": 1})  # type: ignore[arg-type]
+def beats(server: Server, control: NodeControl) -> Beats:
+    made = Beats(server, control, lambda: {"step": 1})  # type: ignore[arg-type]
     made.start()
     return made
 
 
 def test_a_beat_comes_when_the_server_wants_it() -> None:
     server = Server({"beat_in_s": 0.01, "grace_s": 3.0}, {"stop": True, "grace_s": 3.0})
-    orders = Orders()
-    made = beats(server, orders)
+    control = NodeControl()
+    made = beats(server, control)
     made.update(state="running")
-    assert select.select([orders.wake_r], [], [], 0.8)[0] and orders.stop
-    made.leave()
+    assert select.select([control.signals.wake_r], [], [], 0.8)[0] and control.stop
+    made.stop()
     made.join(5)
 
 
 def test_an_order_wakes_whoever_waits_for_it() -> None:
-    orders = Orders()
-    made = beats(Server({"stop": True, "grace_s": 3.0}), orders)
+    control = NodeControl()
+    made = beats(Server({"stop": True, "grace_s": 3.0}), control)
     made.update(state="running")
-    assert select.select([orders.wake_r], [], [], 5)[0] and orders.stop_grace_s == 3.0 and not orders.fenced
-    made.leave()
+    assert select.select([control.signals.wake_r], [], [], 5)[0] and control.stop_grace_s == 3.0 and not control.fenced
+    made.stop()
     made.join(5)
 
 
 def test_a_change_is_told_at_once_and_known_to_be_delivered() -> None:
     server = Server({})
-    made = beats(server, Orders())
+    made = beats(server, NodeControl())
     version = made.update(state="exited", exit_code=0)
     assert made.delivered(version, 5)
     assert server.calls[-1] == ("/beat", {"state": "exited", "exit_code": 0, "progress": {"step": 1}})
-    made.leave()
+    made.stop()
     made.join(5)
+
+
+def test_a_beat_says_for_how_long_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop of this process and a suspend of the machine both count: the clock is that since boot."""
+    now = [100.0]
+    monkeypatch.setattr("shoal.agent.node.heartbeat._TICK_S", 0.002)
+    server = Server({"beat_in_s": 0.005})
+    sent = Beats(server, NodeControl(), lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
+    sent.start()
+    wait_until(lambda: server.calls and sent._lag._state[0] is not None, "a beat and a tick")
+    assert "stalled_s" not in server.calls[0][1]
+    now[0] += 31.0
+    wait_until(lambda: server.calls[-1][1].get("stalled_s") == 30.0, "the beat says so")
+    sent.stop()
+    sent.join()
 
 
 def test_a_beat_refused_as_fenced_is_an_order() -> None:
-    orders = Orders()
-    made = beats(Server(Fenced()), orders)
+    control = NodeControl()
+    made = beats(Server(Fenced()), control)
     made.update(state="running")
-    assert select.select([orders.wake_r], [], [], 5)[0] and orders.fenced
-    made.leave()
+    assert select.select([control.signals.wake_r], [], [], 5)[0] and control.fenced
+    made.stop()
     made.join(5)
 
 
-def spool(tmp_path: Path, count: int) -> Spool:
-    made = Spool(tmp_path)
+def spool(tmp_path: Path, count: int) -> Outbox:
+    made = Outbox(tmp_path)
     made.append([json.dumps({"t": 0, "m": str(n)}).encode() for n in range(count)])
     return made
 
@@ -118,7 +134,7 @@ def test_one_refusal_of_a_segment_is_not_the_last_word(tmp_path: Path) -> None:
 
 
 def test_no_number_of_refusals_ends_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.agent.shipping._WAITS_S", (0.001, 0.01))
+    monkeypatch.setattr("shoal.agent.outbox.shipping._WAITS_S", (0.001, 0.01))
     said: list[str] = []
     refusals = [Refused("The database cannot be written: disk I/O error.")] * 25
     server = Server(*refusals, {"keep": 1})
@@ -131,12 +147,26 @@ def test_no_number_of_refusals_ends_a_stream(tmp_path: Path, monkeypatch: pytest
 def test_a_stream_ends_when_the_server_has_long_forgotten_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.agent.shipping._WAITS_S", (0.001, 0.01))
-    monkeypatch.setattr("shoal.agent.shipping._FORGOTTEN_S", 0.02)
+    monkeypatch.setattr("shoal.agent.outbox.shipping._WAITS_S", (0.001, 0.01))
+    monkeypatch.setattr("shoal.agent.outbox.shipping._FORGOTTEN_S", 0.02)
     server = Server(NotSignedIn())
     shipper = Shipper(server, {"log": spool(tmp_path, 3)})  # type: ignore[arg-type]
     shipper.start()
     assert shipper.drained(60) and len(server.calls) > 1
+
+
+def test_a_stream_of_a_forgotten_job_goes_on_when_the_server_knows_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.agent.outbox.shipping._WAITS_S", (0.001, 0.01))
+    monkeypatch.setattr("shoal.agent.outbox.shipping._FORGOTTEN_S", 0.02)
+    monkeypatch.setattr("shoal.agent.outbox.shipping._FORGOTTEN_RETRY_S", 0.05)
+    server = Server(NotSignedIn())
+    shipper = Shipper(server, {"log": spool(tmp_path, 3)})  # type: ignore[arg-type]
+    shipper.start()
+    assert shipper.drained(60) and server.records == []  # nobody waits for it
+    server.answers.append({"keep": 1})
+    wait_until(lambda: [r["s"] for r in server.records] == [0, 1, 2], "its records arrive")
 
 
 def test_one_record_the_server_cannot_take_costs_none_of_the_others(tmp_path: Path) -> None:
@@ -153,7 +183,7 @@ def test_one_record_the_server_cannot_take_costs_none_of_the_others(tmp_path: Pa
 
 def test_a_refused_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
     server = Picky("0", error=Refused("not now"))
-    spools = {"metric": spool(tmp_path / "metric", 1), "log": Spool(tmp_path / "log")}
+    spools = {"metric": spool(tmp_path / "metric", 1), "log": Outbox(tmp_path / "log")}
     shipper = Shipper(server, spools)  # type: ignore[arg-type]
     shipper.start()
     spools["log"].append([b'{"t":1,"m":"hello"}'])
@@ -161,7 +191,7 @@ def test_a_refused_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
 
 
 def test_shipping_goes_on_after_the_disk_could_not_be_read(tmp_path: Path) -> None:
-    class Sick(Spool):
+    class Sick(Outbox):
         failures = 3
 
         def read(self, *args: Any) -> Any:
@@ -181,15 +211,15 @@ def test_beats_go_on_when_progress_cannot_be_told_or_an_order_not_obeyed() -> No
     def broken(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    orders = Orders()
-    orders.on_command = broken
+    control = NodeControl()
+    control.on_command = broken
     server = Server({"commands": [{}]}, {"stop": True})
-    made = Beats(server, orders, broken)  # type: ignore[arg-type]
+    made = Beats(server, control, broken)  # type: ignore[arg-type]
     made.start()
     made.update(state="running")
-    assert select.select([orders.wake_r], [], [], 60)[0] and orders.stop
+    assert select.select([control.signals.wake_r], [], [], 60)[0] and control.stop
     assert server.calls[-1][1]["progress"] is None
-    made.leave()
+    made.stop()
     made.join(5)
 
 
@@ -211,7 +241,7 @@ class Picky:
 
 def test_a_flood_in_one_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
     """Each round brings a batch of every stream, so a line of the log waits for one batch of numbers at most."""
-    spools = {stream: Spool(tmp_path / stream) for stream in ("metric", "log")}
+    spools = {stream: Outbox(tmp_path / stream) for stream in ("metric", "log")}
     server = Endless(spools["metric"])
     shipper = Shipper(server, spools)  # type: ignore[arg-type]
     spools["metric"].append([b'{"t":1}'])
@@ -223,9 +253,9 @@ def test_a_flood_in_one_stream_does_not_hold_up_the_others(tmp_path: Path) -> No
 
 
 class Endless:
-    """As long as it is not stopped, every batch of metrics that arrives is followed by another."""
+    """Server that sends another batch of metrics after each one that arrives, until it is stopped."""
 
-    def __init__(self, spool: Spool):
+    def __init__(self, spool: Outbox):
         self.spool, self.stop, self.logged = spool, False, threading.Event()
 
     def post_bytes(self, path: str, body: bytes) -> dict[str, Any]:

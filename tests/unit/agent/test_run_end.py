@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shoal.agent.run_end import correct_end
-from shoal.agent.run_progress import RunProgress
+from shoal.agent.sdk_records.progress import RunProgress
+from shoal.agent.sdk_records.run_end import correct_end
 from shoal.core.jobs import unfinished
 
 STEP = {"t": 1.0, "n": 0, "k": "s", "i": 1, "v": {"loss": 1.0}}

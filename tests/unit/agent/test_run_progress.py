@@ -1,4 +1,4 @@
-"""How far a job is by its own word."""
+"""Progress of a job as it reports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.agent.run_progress import RunProgress
+from shoal.agent.sdk_records.progress import RunProgress
 from shoal.core.jobs import Progress
 
 

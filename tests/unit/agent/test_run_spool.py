@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.agent.run_spool import RunSpool
+from shoal.agent.sdk_records.spool import RunSpool
 
 
 class Heard:
@@ -21,7 +21,7 @@ class Heard:
     def ship(self, lines: list[bytes]) -> None:
         self.lines += [json.loads(line) for line in lines]
 
-    def heard(self, rank: int, line: int, record: dict[str, Any]) -> bool:
+    def on_record(self, rank: int, line: int, record: dict[str, Any]) -> bool:
         self.records.append((rank, line, record))
         return record["k"] not in "pm"
 
@@ -50,7 +50,7 @@ def test_lines_are_passed_on_with_their_rank_and_number(folder: Path) -> None:
     spool, heard = reader(folder)
     write(folder, step(1) + step(2))
     write(folder, '{"t":1,"n":0,"k":"l","r":[1,2]}\n', rank=1)
-    assert spool.look()
+    assert spool.poll()
     assert [(r["rank"], r["q"], r["k"]) for r in heard.lines] == [(0, 0, "s"), (0, 1, "s"), (1, 0, "l")]
     assert heard.lines[2]["r"] == [1, 2]
     assert heard.lines[0]["v"] == {"loss": 1}
@@ -59,10 +59,10 @@ def test_lines_are_passed_on_with_their_rank_and_number(folder: Path) -> None:
 def test_a_line_is_passed_on_once_it_has_its_end(folder: Path) -> None:
     spool, heard = reader(folder)
     write(folder, step(1) + step(2)[:10])
-    spool.look()
+    spool.poll()
     assert [r["i"] for r in heard.lines] == [1]
     write(folder, step(2)[10:])
-    spool.look()
+    spool.poll()
     assert [(r["i"], r["q"]) for r in heard.lines] == [(1, 0), (2, 1)]
 
 
@@ -70,14 +70,14 @@ def test_a_line_torn_by_a_kill_costs_only_itself(folder: Path) -> None:
     """The next process of the rank ends it with a newline of its own."""
     spool, heard = reader(folder)
     write(folder, step(1) + step(2)[:20] + "\n" + "\n" + "not json}\n" + '{"k":"w"\n' + step(3))
-    spool.look()
+    spool.poll()
     assert [(r["i"], r["q"]) for r in heard.lines] == [(1, 0), (3, 5)]
 
 
 def test_who_comes_after_a_dead_reader_goes_on_where_it_stopped(folder: Path) -> None:
     first, heard = reader(folder)
     write(folder, step(1) + step(2))
-    first.look()
+    first.poll()
     write(folder, step(3))
     second, later = reader(folder)
     second.drain()
@@ -88,7 +88,7 @@ def test_who_comes_after_a_dead_reader_goes_on_where_it_stopped(folder: Path) ->
 def test_a_reader_that_died_before_noting_it_passes_lines_on_again_under_the_same_numbers(folder: Path) -> None:
     first, heard = reader(folder)
     write(folder, step(1) + step(2))
-    first.look()
+    first.poll()
     (folder.parent / "read.json").unlink()
     second, again = reader(folder)
     second.drain()
@@ -106,7 +106,7 @@ def test_of_many_steps_only_the_last_is_looked_at_and_all_are_passed_on(folder: 
 def test_a_flood_is_taken_in_turns_that_end(folder: Path) -> None:
     spool, heard = reader(folder)
     write(folder, "".join(step(i) for i in range(60_000)))
-    assert not spool.look(for_s=0.0)
+    assert not spool.poll(for_s=0.0)
     taken = len(heard.lines)
     assert 0 < taken < 60_000
     spool.drain()
@@ -119,7 +119,7 @@ def test_what_the_listener_keeps_is_not_shipped_but_counted(folder: Path) -> Non
         folder,
         '{"t":1,"n":0,"k":"p","i":0,"total":9}\n' + step(1) + '{"t":1,"n":2,"k":"m","file":"media/a"}\n' + step(2),
     )
-    spool.look()
+    spool.poll()
     assert [(r["k"], r["q"]) for r in heard.lines] == [("s", 1), ("s", 3)]
     assert [(line, r["k"]) for _, line, r in heard.records] == [(0, "p"), (2, "m"), (3, "s")]
 
@@ -145,5 +145,5 @@ def test_secrets_are_hidden_and_files_of_other_names_and_links_ignored(folder: P
 
 def test_nothing_written_yet_is_nothing(tmp_path: Path) -> None:
     spool, heard = reader(tmp_path / "absent")
-    assert spool.look()
+    assert spool.poll()
     assert heard.lines == []

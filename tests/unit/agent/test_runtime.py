@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent import runtime
+from shoal.agent.devices.binding import RESERVED
+from shoal.agent.node.interfaces import network_cards
 from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.workers import runtime
 
 LAUNCH = Launch(
     {
@@ -93,6 +95,62 @@ def test_workers_on_cpu_slots_are_told_to_work_together() -> None:
     assert "ACCELERATE_USE_CPU" not in runtime.node_env(launch, ALONE, PATHS)
 
 
+@pytest.mark.parametrize(
+    ("kind", "names", "expected"),
+    [
+        ("cuda", ["GPU-a", "MIG-b"], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-b", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("cuda", [], {"CUDA_VISIBLE_DEVICES": "4,6", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("rocm", ["GPU-a", "GPU-b"], {"ROCR_VISIBLE_DEVICES": "GPU-a,GPU-b", "HIP_VISIBLE_DEVICES": "0,1"}),
+        ("rocm", [], {"HIP_VISIBLE_DEVICES": "4,6"}),
+        ("xpu", ["4", "6"], {"ZE_AFFINITY_MASK": "4,6"}),
+        ("cpu", [], {}),
+    ],
+)
+def test_workers_see_the_devices_of_their_node_and_no_others(kind, names, expected) -> None:
+    launch = Launch({**LAUNCH.__dict__, "slot_kind": kind, "devices": names})
+    env = runtime.node_env(launch, GANG, PATHS)
+    assert {k: v for k, v in env.items() if k in RESERVED} == expected
+    theirs = dict.fromkeys(RESERVED, "0,1,2,3,4,5,6,7") | {"LR": "1"}
+    merged = runtime.merge({"CUDA_VISIBLE_DEVICES": "9"}, env, theirs, {}, lambda text: text)
+    assert {k: merged[k] for k in expected} == expected
+    assert merged["LR"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "expected"),
+    [
+        ("cuda", ["GPU-a", "MIG-b"], {"CUDA_VISIBLE_DEVICES": "MIG-b", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("cuda", [], {"CUDA_VISIBLE_DEVICES": "6", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("rocm", ["GPU-a", "GPU-b"], {"ROCR_VISIBLE_DEVICES": "GPU-b", "HIP_VISIBLE_DEVICES": "0"}),
+        ("xpu", ["4", "6"], {"ZE_AFFINITY_MASK": "6"}),
+        ("cpu", [], {}),
+    ],
+)
+def test_a_worker_can_be_given_its_own_device_as_the_only_one(kind, names, expected) -> None:
+    launch = Launch({**LAUNCH.__dict__, "slot_kind": kind, "devices": names})
+    each = JoinReply({**GANG.__dict__, "one_device_per_worker": True, "mounts": [], "neighbours": {}})
+    assert runtime.own_device_env(launch, each, 1, "") == expected
+    assert runtime.own_device_env(launch, GANG, 1, "import torch; torch.device('cuda:0')") == {}
+
+
+def test_scripts_for_netmind_that_name_cuda_0_get_their_own_device_unasked() -> None:
+    launch = Launch({**LAUNCH.__dict__, "devices": ["GPU-a", "GPU-b"]})
+    script = "from NetmindMixins.Netmind import nmp\ndevice = torch.device('cuda:0')\n"
+    assert runtime.own_device_env(launch, GANG, 1, script)["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    for by_rank in ("torch.device('cuda', local_rank)", "args = TrainingArguments('out')"):
+        assert runtime.own_device_env(launch, GANG, 1, script + by_rank) == {}
+
+
+def test_variables_of_a_cluster_tell_a_worker_its_own_place() -> None:
+    launch = Launch(
+        {**LAUNCH.__dict__, "place_env": {"PROC": "rank", "LOCAL": "local_rank", "TASKS": "world_size", "N": "new"}}
+    )
+    rank = runtime.rank_env(launch, GANG, 1, "")
+    place = runtime.place_env(launch, GANG, 1)
+    assert place == {"PROC": rank["RANK"], "LOCAL": rank["LOCAL_RANK"], "TASKS": "4"} and rank["RANK"] == "3"
+    assert runtime.place_env(LAUNCH, GANG, 1) == {}
+
+
 @pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu"])
 def test_workers_on_an_accelerator_are_told_what_they_were_promised(kind: str) -> None:
     launch = Launch({**LAUNCH.__dict__, "slot_kind": kind})
@@ -105,7 +163,7 @@ def test_workers_on_an_accelerator_are_told_what_they_were_promised(kind: str) -
 def test_nothing_is_promised_on_a_cpu_slot_nor_to_people_in_a_session() -> None:
     cpu = Launch({**LAUNCH.__dict__, "slot_kind": "cpu"})
     assert "SHOAL_DEVICE" not in runtime.node_env(cpu, GANG, PATHS)
-    for session in ({"entry": ["-m", "shoal.agent.hold"]}, {"lease": {"id": "lease_1"}}):
+    for session in ({"entry": ["-m", "shoal.agent.workers.interactive"]}, {"lease": {"id": "lease_1"}}):
         assert "SHOAL_DEVICE" not in runtime.node_env(LAUNCH, JoinReply({"ready": True, **session}), PATHS)
 
 
@@ -130,6 +188,7 @@ def test_of_the_machine_only_what_is_useful_and_harmless_is_passed_on() -> None:
         "AWS_SECRET_ACCESS_KEY": "x",
         "PYTHONPATH": "/x",
         "DISPLAY": ":0",
+        "SCRATCH": "/scratch/ada",
     }
     kept = runtime.base_env(host)
     assert kept.keys() == {
@@ -142,6 +201,7 @@ def test_of_the_machine_only_what_is_useful_and_harmless_is_passed_on() -> None:
             "HF_HOME",
             "TORCH_HOME",
             "TOKENIZERS_PARALLELISM",
+            "SCRATCH",
         )
     }
 
@@ -194,33 +254,25 @@ def test_a_script_without_a_suffix_runs_by_python_unless_it_is_executable(tmp_pa
     assert runtime.command(["train"], "PY", tmp_path).argv == [str(file)]
 
 
-@pytest.mark.parametrize(
-    ("text", "accepts"),
-    [
-        ("p.add_argument('--data', type=str)", True),
-        ("p.add_argument('-d', \"--data\")", True),
-        ("p.add_argument('--data_dir')", False),
-        ("p.add_argument('--datafile'); data = 1", False),
-        ("from transformers import HfArgumentParser\n@dataclass\nclass A:\n    data: str = ''\n", True),
-        ("from transformers import HfArgumentParser\n@dataclass\nclass A:\n    data_dir: str = ''\n", False),
-        ("@dataclass\nclass A:\n    data: str = ''\n", False),
-        ("def broken(:  # --data", False),
-    ],
-)
-def test_a_script_that_takes_data_is_recognised(text: str, accepts: bool) -> None:
-    assert runtime.accepts_data(text) is accepts
-
-
-def test_data_given_by_the_user_is_noticed() -> None:
-    assert runtime.passes_data(["t.py", "--data", "x"]) and runtime.passes_data(["t.py", "--data=x"])
-    assert not runtime.passes_data(["t.py", "--dataset", "x"])
-
-
 def test_nodes_of_one_machine_meet_on_loopback() -> None:
     local = JoinReply({"ready": True, "num_nodes": 2, "accels": 1, "master_addr": "127.0.0.1"})
     assert runtime.network_env(local, {}) == {"GLOO_SOCKET_IFNAME": "lo"}
     assert runtime.network_env(local, {"GLOO_SOCKET_IFNAME": "eth0"}) == {}
     assert runtime.network_env(ALONE, {}) == runtime.network_env(GANG, {}, lambda _: None) == {}
+
+
+def test_network_cards_are_interfaces_of_hardware_that_are_up(tmp_path: Path) -> None:
+    for name, state, is_card in (
+        ("eth0", "up", True),
+        ("eth1", "down", True),
+        ("docker0", "up", False),
+        ("ib0", "up", True),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "operstate").write_text(f"{state}\n")
+        if is_card:
+            (tmp_path / name / "device").mkdir()
+    assert network_cards(tmp_path) == ["eth0", "ib0"] and network_cards(tmp_path / "none") == []
 
 
 def test_lightning_is_told_of_all_workers_of_a_gang() -> None:
@@ -247,9 +299,12 @@ def test_nothing_of_the_contract_holds_the_agents_token() -> None:
 
 
 def test_workers_on_several_machines_meet_on_the_interface_that_leads_to_the_first() -> None:
-    both = {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "eth7"}
-    assert runtime.network_env(GANG, {}, {GANG.master_addr: "eth7"}.get) == both
-    assert runtime.network_env(GANG, {"NCCL_SOCKET_IFNAME": "ib0"}, lambda _: "eth7") == both | {
-        "NCCL_SOCKET_IFNAME": "ib0"
-    }
+    gloo = {"GLOO_SOCKET_IFNAME": "eth7"}
+    both, way = gloo | {"NCCL_SOCKET_IFNAME": "eth7"}, {GANG.master_addr: "eth7"}.get
+    assert runtime.network_env(GANG, {}, way, lambda: ["eth7"]) == both
+    assert runtime.network_env(GANG, {}, way, list) == both, "in a container no interface is hardware"
+    assert runtime.network_env(GANG, {}, way, lambda: ["eth7", "ib0"]) == gloo, "NCCL chooses the fastest of several"
+    assert runtime.network_env(GANG, {"NCCL_SOCKET_IFNAME": "ib0"}, way, lambda: ["eth7"]) == gloo, (
+        "the machine's own counts"
+    )
     assert runtime.network_env(GANG, {"GLOO_SOCKET_IFNAME": "ib0"}, lambda _: "eth7") == {}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.inputs import checkpoint_path, data_path, lay_out
-from shoal.agent.sandbox import Bind, Mode, Rewriter, choose, wrap
+from shoal.agent.data.inputs import checkpoint_path, data_path, lay_out
+from shoal.agent.sandbox.mounts import Bind, Mode, Rewriter, choose, wrap
 from shoal.agent.wire import Mount
 
 BINDS = [
@@ -94,7 +94,7 @@ def test_the_setting_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert choose(tmp_path, "rewrite") is Mode.REWRITE
     monkeypatch.setenv("PATH", str(tmp_path))
     assert choose(tmp_path, "auto") is Mode.REWRITE
-    with pytest.raises(RuntimeError, match="no bwrap"):
+    with pytest.raises(RuntimeError, match="bwrap is not installed"):
         choose(tmp_path, "bubblewrap")
 
 

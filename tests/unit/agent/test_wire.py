@@ -13,7 +13,7 @@ from shoal.agent import wire
 from shoal.core import agents
 
 
-@pytest.mark.parametrize("name", ["Launch", "Mount", "Neighbours", "JoinReply", "BeatReply"])
+@pytest.mark.parametrize("name", ["Launch", "Mount", "PeerNodes", "JoinReply", "BeatReply"])
 def test_every_field_and_default_is_that_of_the_schema(name: str) -> None:
     light, schema = getattr(wire, name), getattr(agents, name)
     assert set(light.__annotations__) == set(schema.model_fields)
@@ -61,7 +61,7 @@ def test_fields_a_newer_server_adds_are_ignored() -> None:
 
 
 def test_an_agent_starts_without_pydantic_httpx_and_the_like() -> None:
-    code = "import shoal.agent.main, shoal.agent.attempt, shoal.store.codec, sys; print(*sys.modules)"
+    code = "import shoal.agent.main, shoal.agent.node.node, shoal.store.codec, sys; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )

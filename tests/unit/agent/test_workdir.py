@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from shoal.agent.keeper import Keeper, listed
-from shoal.agent.workdir import Workdir
+from shoal.agent.data.checkpoint_uploader import CheckpointUploader, listed
+from shoal.agent.data.workdir_checkpoints import Workdir
 
 SOURCE = {"train.py", "pretrained.pt", "config.json"}
 
@@ -91,12 +91,12 @@ def test_what_was_put_back_is_taken_again_only_once_it_has_changed(tmp_path: Pat
     write(output, "step-3/model.pt", "3", age_s=60)
     write(output, "latest", "step-3", age_s=60)
     present = {one.name: one.files for one in listed(output, seen)}
-    keeper = Keeper(output, server, print, workdir=seen, present=present)  # type: ignore[arg-type]
-    keeper.look(settle_s=0.0, last=True)
+    uploader = CheckpointUploader(output, server, print, workdir=seen, present=present)  # type: ignore[arg-type]
+    uploader.scan(settle_s=0.0, last=True)
     assert server.taken == []
     write(source, "snapshot.pt", "epoch 4", age_s=9)
     write(output, "step-4/model.pt", "4", age_s=8)
-    keeper.look(settle_s=0.0, last=True)
+    uploader.scan(settle_s=0.0, last=True)
     assert sorted(server.taken) == [("step-4", "output"), ("workdir", "workdir")]
 
 

@@ -1,11 +1,11 @@
-"""What to do about workers is decided from what is known of them."""
+"""Decisions about workers, from what is known of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from shoal.agent.reasons import Exit
-from shoal.agent.workers import FAILURE_GRACE_S, Action, Watch
+from shoal.agent.node.end_reasons import Exit
+from shoal.agent.workers.workers import FAILURE_GRACE_S, Action, Watch
 
 
 def decide(watch: Watch, now: float, *, stop: float | None = None, fenced: bool = False) -> Action:

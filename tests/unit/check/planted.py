@@ -222,7 +222,7 @@ PLANTS = {
     "a device that is not there": Plant(
         "fixed-device", DDP, "torch.nn.Linear(4, 1)\n", "torch.nn.Linear(4, 1).cuda(3)\n", ".cuda(3)"
     ),
-    "a path of somebody's machine": Plant(
+    "a path on a personal machine": Plant(
         "local-path",
         SDK,
         '"/input/points/points.pt"',

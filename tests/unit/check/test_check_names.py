@@ -10,7 +10,7 @@ from shoal.check.module import UNKNOWN, Module
 
 
 def origins(text: str) -> set[str]:
-    """Of what the last statement, an expression, gives."""
+    """Return the name of what the last statement, an expression, evaluates to."""
     module = Module("train.py", text)
     last = module.tree.body[-1]
     assert isinstance(last, ast.Expr)

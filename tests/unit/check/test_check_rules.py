@@ -1,4 +1,4 @@
-"""What is like a fault and is none: the check is silent. And what hides a fault from a simpler look does not from this one."""
+"""Code that resembles a mistake but is none: the check is silent. Mistakes that a simpler check would miss are found."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from looking import look
 from planted import DDP, NETMIND, PLAIN, PLANTS, SDK, TWO, Plant
 
 from shoal.check import rules
-from shoal.check.asked import Asked
+from shoal.check.job_facts import JobFacts
 from shoal.check.registry import RULES
 from shoal.check.runner import SYNTAX, check
 from shoal.check.source import Source
@@ -45,7 +45,7 @@ def test_a_planted_fault_is_found_at_its_line_and_nothing_else_is(name: str, tmp
 
 def test_every_rule_has_a_planted_fault() -> None:
     rules.load()
-    elsewhere = {"netmind-no-callback"}
+    elsewhere = {"netmind-no-callback", "old-transformers"}
     assert set(RULES) | {SYNTAX} == {plant.rule for plant in PLANTS.values()} | elsewhere
     assert len(PLANTS) >= 14
 
@@ -74,7 +74,7 @@ def test_what_is_right_but_easy_to_mistake_has_no_finding(idiom: str, tmp_path: 
 def test_the_examples_have_no_finding(example: str, nodes: int) -> None:
     root = ROOT / "examples" / example
     source = Source(root, [f.path for f in scan(root).files])
-    view = check(source, EXAMPLES[example], Asked(nodes=nodes, args=(), datasets=frozenset({"squad"})))
+    view = check(source, EXAMPLES[example], JobFacts(nodes=nodes, args=(), datasets=frozenset({"squad"})))
     assert view.findings == []
     assert view.frameworks and view.files
 

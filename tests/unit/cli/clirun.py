@@ -1,4 +1,4 @@
-"""What running a command in this process gives."""
+"""Result of running a command in this process."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from clirun import Cli, Ran
 from stubserver import Stub, running_stub
 
-from shoal.cli._output import out
-from shoal.cli._session import session
 from shoal.cli.main import main
+from shoal.cli.shared.output import out
+from shoal.cli.shared.session import session
 
 
 @pytest.fixture(autouse=True)

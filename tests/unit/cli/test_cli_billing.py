@@ -20,7 +20,7 @@ SIZE = {"nodes": 1, "accels": 1, "slots": 1, "basis": "measured", "low_s": 600.0
         "cost_high": 0.24, "jobs": 2}  # fmt: skip
 QUOTE = {
     "rows": [SIZE, SIZE | {"accels": 2, "slots": 2, "basis": "bound", "low_s": 300.0, "high_s": None, "cost_high": None}],
-    "rests_on": ["first", "second"], "said": ["bound: nothing like it ran at that size"], "steps": 100, "currency": "EUR",
+    "rests_on": ["first", "second"], "said": ["bound: no similar job ran at that size"], "steps": 100, "currency": "EUR",
     "price": 1.2,
 }  # fmt: skip
 
@@ -51,7 +51,7 @@ def test_usage_is_a_table_csv_or_json_with_its_sums(stub: Stub, cli: Cli) -> Non
     stub.routes = {f"GET {W}/billing/usage": reply(body=USAGE)}
     ran = cli("billing", "usage", "--since", "7d")
     assert ran.out.splitlines()[1].split() == ["hello", "1.5000", "1.80", "EUR"]
-    assert "In all 1.5000 slot-hours, 1.80 EUR." in ran.err
+    assert "Total: 1.5000 slot-hours, 1.80 EUR." in ran.err
     assert "by=job" in stub.asked[-1].path and "since=" in stub.asked[-1].path
     assert cli("billing", "usage", "--csv").out.splitlines() == [
         "job,id,jobs,slot_seconds,cost,currency",
@@ -75,9 +75,11 @@ def test_usage_of_ones_workspaces_and_of_everyone_is_asked_for_where_it_is(stub:
     [
         (["usage", "--since", "soon"], "--since 5m"),
         (["usage", "--until", "soon"], "--until 5m"),
-        (["usage", "--since", "1h", "--until", "2h"], "not before"),
+        (["usage", "--since", "1h", "--until", "2h"], "must be earlier"),
         (["usage", "--everywhere", "--everyone"], "already"),
         (["price", "tpu", "1"], "cpu, cuda, rocm, xpu"),
+        (["price", "H100"], "shoal billing price H100 1.20"),
+        (["price", "cuda", "--remove"], "shoal billing price H100 --remove"),
         (["price", "cuda"], "shoal billing price cuda 1.20"),
         (["price", "cuda", "1", "--currency", "euro"], "three capital letters"),
     ],
@@ -92,7 +94,7 @@ def test_verify_prints_the_head_or_names_what_was_changed(stub: Stub, cli: Cli) 
     whole = {"entries": 812, "whole": True, "seq": 812, "head": HEAD, "problems": []}
     stub.routes = {f"GET {W}/billing/verify": reply(body=whole)}
     ran = cli("billing", "verify")
-    assert ran.code == 0 and ran.out == f"812:{HEAD}\n" and "812 entries read and verified" in ran.err
+    assert ran.code == 0 and ran.out == f"812:{HEAD}\n" and "812 entries verified" in ran.err
     problem = {"seq": 7, "job": "hello", "what": "its contents do not match its hash"}
     stub.routes = {"GET /admin/billing/verify": reply(body=whole | {"whole": False, "problems": [problem]})}
     ran = cli("billing", "verify", "--everything", "--head", f"812:{HEAD}")
@@ -106,6 +108,16 @@ def test_a_price_is_shown_and_set(stub: Stub, cli: Cli) -> None:
     assert cli("billing", "price", "cuda", "1.20", "--currency", "EUR").code == 5
     change = {k: v for k, v in stub.asked[-1].json.items() if v is not None}
     assert change == {"price_cuda": 1.2, "currency": "EUR"}
+
+
+def test_models_have_prices_of_their_own_and_the_others_keep_theirs(stub: Stub, cli: Cli) -> None:
+    known = PRICES | {"models": {"A100 80GB": 2.0}}
+    stub.routes = {"GET /billing/prices": reply(body=known), "PATCH /admin/limits": reply(403, {"error": {}})}
+    assert cli("billing", "price").out.splitlines()[-1].split() == ["A100", "80GB", "2.00", "EUR"]
+    for words, expected in ((["H100", "3.5"], "A100 80GB=2, H100=3.5"), (["A100 80GB", "--remove"], "")):
+        cli("billing", "price", *words)
+        change = {k: v for k, v in stub.asked[-1].json.items() if v is not None}
+        assert change == {"price_models": expected}
 
 
 def test_a_quote_tells_time_and_cost_and_what_it_rests_on(code: Stub, cli: Cli) -> None:
@@ -127,7 +139,7 @@ def test_a_quote_tells_time_and_cost_and_what_it_rests_on(code: Stub, cli: Cli) 
 def test_run_tells_the_quote_first_and_sends_the_budget(code: Stub, cli: Cli) -> None:
     ran = cli("training", "run", "hello", "--quote", "--budget", "5", "--", "train.py")
     assert ran.code == 0, ran.err
-    assert "It should take 10 min to 12 min, 0.20 EUR to 0.24 EUR (measured, 2 jobs)." in ran.err
+    assert "Estimate: 10 min to 12 min, 0.20 EUR to 0.24 EUR (measured, 2 jobs)." in ran.err
     assert sent(code, f"POST {W}/jobs")["budget"] == "5.00"
     before = len(code.asked)
     ran = cli("training", "run", "hello", "--budget", "some", "--", "train.py")

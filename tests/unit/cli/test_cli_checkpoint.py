@@ -12,8 +12,8 @@ import pytest
 import wireviews as views
 from stubserver import reply
 
-from shoal.cli._checkpoint import export_url
-from shoal.cli._diff import compare, compare_tensors
+from shoal.cli.checkpoint.show import export_url
+from shoal.cli.shared.tree_diff import compare, compare_tensors
 from shoal.core.artifacts import Manifest
 from shoal.core.errors import UsageError
 from shoal.store.hashing import chunk_hash
@@ -93,7 +93,7 @@ def test_fetching_a_jobs_output_as_a_folder(cli, stub, tmp_path):
 def test_a_job_without_checkpoints_has_nothing_to_fetch(cli, stub):
     stub.will(reply(body=[]))
     ran = cli("training", "fetch", "hello")
-    assert ran.code == 3 and "no checkpoint that can be fetched" in ran.err
+    assert ran.code == 3 and "no checkpoint that can be downloaded" in ran.err
 
 
 def test_a_checkpoint_is_fetched_to_a_folder_of_its_name(cli, stub, tmp_path, monkeypatch):
@@ -114,7 +114,7 @@ def test_resuming_says_which_checkpoint_is_given(cli, stub):
         in cli("training", "resume", "hello").err
     )
     stub.routes[f"GET {W}/checkpoints"] = reply(body=[])
-    assert "It has no checkpoint, and begins again." in cli("training", "resume", "hello").err
+    assert "It has no checkpoint and starts from the beginning." in cli("training", "resume", "hello").err
 
 
 def test_retention_options_reach_the_job(cli, stub, tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ class TestStore:
     def test_a_sound_store_exits_with_0(self, cli, stub):
         stub.will(reply(body={"chunks": 9, "size": 100, "damaged_chunks": [], "missing_chunks": [], "hurt": []}))
         ran = cli("store", "check", "--quarantine")
-        assert ran.code == 0 and "All is well" in ran.err
+        assert ran.code == 0 and "No damage found" in ran.err
         assert stub.asked[0].path.endswith("?quarantine=true")
 
     @pytest.mark.parametrize(
@@ -256,5 +256,5 @@ class TestStore:
 class TestWordsBeforeTheDashes:
     def test_more_than_a_name_is_refused(self, cli, stub):
         ran = cli("training", "run", "a", "b", "--", "train.py", "--x")
-        assert ran.code == 2 and "what is 'b'?" in ran.err and "-- train.py --x" in ran.err
+        assert ran.code == 2 and "Unexpected argument 'b'" in ran.err and "-- train.py --x" in ran.err
         assert not stub.asked

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from stubserver import reply
 
-from shoal.cli._dataset_source import gather, split_urls
-from shoal.cli._diff import compare
-from shoal.cli._records import Records, file_kind, unreadable
-from shoal.cli._splits import Samples, split_of
-from shoal.cli._transfer import TransferBar
+from shoal.cli.dataset.records import Records, file_kind, unreadable
+from shoal.cli.dataset.source import gather, split_urls
+from shoal.cli.dataset.splits import Samples, split_of
+from shoal.cli.shared.transfer import TransferBar
+from shoal.cli.shared.tree_diff import compare
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.errors import BadArchive, InvalidSpec, NotFound, UsageError
 from shoal.store.hashing import chunk_hash
@@ -136,7 +136,7 @@ class TestPush:
         [
             ({"version": 1}, "Version 1: 1 file, 5 B (3 B sent)."),
             ({"version": 2}, "New version 2: 1 file, 5 B (3 B sent)."),
-            ({"version": 2, "unchanged": True}, "Unchanged: this is version 2 (1 file, 5 B). 3 B of it was not on the"),
+            ({"version": 2, "unchanged": True}, "Unchanged: this is version 2 (1 file, 5 B). 3 B was missing on the"),
         ],
     )
     def test_it_says_which_version_it_became(self, cli, stub, data, answer, said):
@@ -164,11 +164,11 @@ class TestPush:
     @pytest.mark.parametrize(
         ("given", "told"),
         [
-            (["d"], "Say what to push"),
-            (["d", "--empty", "--file", "x"], "--empty goes without --file"),
+            (["d"], "Nothing to push"),
+            (["d", "--empty", "--file", "x"], "--empty and --file cannot be combined"),
             (["bad name", "--empty"], "not a usable dataset name"),
-            (["d", "--file", "x", "--detach"], "--detach is for URLs"),
-            (["d", "--file", "x", "--secret", "A=b"], "--secret is for URLs"),
+            (["d", "--file", "x", "--detach"], "--detach works only with a URL"),
+            (["d", "--file", "x", "--secret", "A=b"], "--secret works only with a URL"),
         ],
     )
     def test_what_makes_no_sense_is_told_before_anything_is_sent(self, cli, stub, given, told):
@@ -359,7 +359,7 @@ class TestCheck:
     def test_without_pyarrow_the_ends_are_looked_at(self, monkeypatch):
         monkeypatch.setattr(Records, "_pyarrow", lambda self, module: None)
         assert read("a.parquet", b"PAR1" + b"x" * 20 + (10).to_bytes(4, "little") + b"PAR1") == ([], None)
-        assert read("a.parquet", b"PAR1" + b"x" * 20)[1] == (None, "is not a whole parquet file")
+        assert read("a.parquet", b"PAR1" + b"x" * 20)[1] == (None, "is not a complete parquet file")
 
     def test_other_files_are_not_opened(self):
         assert [file_kind(p) for p in ("a.jpg", "b/model.bin", "README")] == [None] * 3

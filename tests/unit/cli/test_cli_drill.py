@@ -28,11 +28,11 @@ DIFF = {
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["hello"], "Say what to break"),
-        (["--kill", "rank0@3"], "Say which job"),
-        (["hello", "world", "--kill", "rank0@3"], "room for one job"),
+        (["hello"], "No faults given"),
+        (["--kill", "rank0@3"], "No job or script given"),
+        (["hello", "world", "--kill", "rank0@3"], "Unexpected argument 'world'"),
         (["hello", "--kill", "rank1@3"], "the job has rank 0 only"),
-        (["hello", "--kill", "rank0@3", "--accels", "2"], "has its options already"),
+        (["hello", "--kill", "rank0@3", "--accels", "2"], "its options cannot be changed"),
         (["--kill", "rank2@3", "--accels", "2", "--", "train.py"], "ranks 0 to 1"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_difference_is_told_with_its_cause_first_and_lines_where_asked_for(stu
     ran = cli("training", "diff", "a", "b")
     assert ran.code == 1
     lines = ran.out.splitlines()
-    assert lines[0] == "Other samples from step 3 on: a used 4, 7, …, b 1, 2, … (train)."
+    assert lines[0] == "Different samples from step 3 on: a used 4, 7, …, b 1, 2, … (train)."
     assert lines[1] == "loss differs from step 2 on: 0.5 in a, 1.0 in b."
     assert lines[2:6] == [
         "Likely cause: --lr: 0.1 → 0.2",
@@ -102,6 +102,4 @@ def test_equal_jobs_are_told_to_be_so_and_the_exit_code_says_it(stub: Stub, cli:
     same = DIFF | {"metric": None, "samples": None, "causes": [], "changes": [], "files": [], "notes": []}
     stub.routes = {f"GET {JOBS}/a/diff/b": reply(body=same)}
     ran = cli("training", "diff", "a", "b")
-    assert (
-        ran.code == 0 and "the same to the bit, from step 1 to 9" in ran.out and "as far as they are known" in ran.out
-    )
+    assert ran.code == 0 and "identical, bit by bit, from step 1 to 9" in ran.out and "No known differences" in ran.out

@@ -1,4 +1,4 @@
-"""How numbers, times and untrusted text look."""
+"""Format of numbers, times and untrusted text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli._format import ago, bar, clean, clean_log, duration, plural, size, timestamp
+from shoal.cli.shared.format import ago, bar, clean, clean_log, duration, plural, size, timestamp
 
 NOW = datetime(2025, 1, 31, 12, 0, tzinfo=UTC)
 

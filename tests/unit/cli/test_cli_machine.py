@@ -50,7 +50,7 @@ def test_renting_without_waiting_asks_once_and_says_what_of_the_folder_stays_beh
     }
     ran = cli("machine", "rent", "--no-wait", "--dir", str(tmp_path), "--json")
     assert ran.code == 0 and json.loads(ran.out)["status"] == "waiting"
-    assert "left out: away" in ran.err
+    assert "skipped: away" in ran.err
     assert [a.path.endswith("/leases") for a in stub.asked if "/leases" in a.path] == [True]
     assert stub.asked[-1].json["source_id"] == "src_1"
 
@@ -60,13 +60,13 @@ def test_renting_without_waiting_asks_once_and_says_what_of_the_folder_stays_beh
     [
         (["rent", "--time", "8d"], "at most 7 d", "--time 8h"),
         (["rent", "--time", "soon"], "not a length of time", "8h"),
-        (["rent", "--ssh-key", "PRIVATE"], "stays with you", "PRIVATE.pub"),
+        (["rent", "--ssh-key", "PRIVATE"], "is a private key", "PRIVATE.pub"),
         (["rent", "--ssh-key", "ABSENT"], "No such file", "ssh-keygen"),
-        (["rent", "--source", "a", "--dir", "."], "exclude each other", ""),
+        (["rent", "--source", "a", "--dir", "."], "cannot be combined", ""),
         (["rent", "-b", "main"], "--repository-url", ""),
         (["cp", "a", "b"], "Neither", "LEASE:PATH"),
         (["cp", "a:x", "b:y"], "Both", "LEASE:PATH"),
-        (["release"], "Say which", "machine list"),
+        (["release"], "Name at least one machine", "machine list"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_next_thing_to_do(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_without_arguments_it_shows_three_first_commands(cli: Cli) -> None:
 def every_command(parent: object = app, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = []
     for name, sub in parent.resolved_commands().items():  # type: ignore[attr-defined]
-        if name.startswith("-"):
+        if name.startswith("-") or not sub.show:
             continue
         below = every_command(sub, (*path, name))
         found += below or [(*path, name)]
@@ -77,13 +78,12 @@ def test_help_shows_the_name_it_was_called_by(tmp_path: Path) -> None:
         (["training", "run", "x", "--nodes", "0", "--", "t.py"], "at least one node"),
         (["training", "run", "x", "--accels", "0", "--", "t.py"], "accels"),
         (["training", "run", "a b", "--", "t.py"], "not a usable job name"),
-        (["training", "run", "--", "t.py"], "needs a name"),
         (["training", "run", "x", "--time-limit", "soon", "--", "t.py"], "--time-limit"),
         (["training", "run", "x", "--env", "RANK=1", "--", "t.py"], "RANK is set by Shoal"),
         (["training", "run", "x", "--env", "A=1", "--secret", "A=s", "--", "t.py"], "both --env and --secret"),
-        (["training", "run", "x", "--zip", "a.zip", "--dir", ".", "--", "t.py"], "exclude each other"),
+        (["training", "run", "x", "--zip", "a.zip", "--dir", ".", "--", "t.py"], "cannot be combined"),
         (["training", "list", "--status", "sleeping"], "sleeping"),
-        (["training", "stop"], "Say which jobs"),
+        (["training", "stop"], "Name at least one job"),
         (["training", "list", "--url", "nonsense"], "not a server address"),
         (["key", "create", "ci", "--expires", "never"], "--expires"),
         (["secret", "create", "s"], "no terminal"),
@@ -100,15 +100,21 @@ def test_bad_usage_is_one_line_a_hint_and_exit_code_2(cli: Cli, tokens: list[str
     assert all(line.startswith("hint: ") for line in rest)
 
 
+ORIGINS = dict.fromkeys(("forbidden", "key_expired", "not_signed_in"), " The key is from SHOAL_API_KEY.")
+ORIGINS["unreachable"] = " The address is from SHOAL_URL."
+
+
 @pytest.mark.parametrize("code", sorted(BY_CODE))
 def test_every_error_of_the_server_ends_with_its_message_hint_and_exit_code(
     cli: Cli, stub: Stub, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.client._http.PAUSES_S", (0.01,))
+    monkeypatch.setenv("SHOAL_PATIENCE_S", "0")
     cls = BY_CODE[code]
     stub.will(reply(cls.http_status, cls("What went wrong.", hint="what to do").to_wire()))
     ran = cli("training", "inspect", "x")
-    assert (ran.code, ran.err) == (cls.exit_code, "error: What went wrong.\nhint: what to do\n")
+    origin = ORIGINS.get(code, "")
+    assert (ran.code, ran.err) == (cls.exit_code, f"error: What went wrong.{origin}\nhint: what to do\n")
 
 
 def test_no_server_and_no_leave_to_start_one_is_exit_code_6(cli: Cli) -> None:
@@ -123,7 +129,7 @@ def test_an_unexpected_exception_leaves_one_line_and_a_crash_file(
     def crash() -> None:
         raise ZeroDivisionError("secret-value")
 
-    monkeypatch.setattr("shoal.cli.machine.connect", crash)
+    monkeypatch.setattr("shoal.cli.machine.app.connect", crash)
     ran = cli("machine", "list")
     assert ran.code == 70
     assert "secret-value" not in ran.err
@@ -141,7 +147,7 @@ def test_interruption_is_exit_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.cli.machine.connect", interrupt)
+    monkeypatch.setattr("shoal.cli.machine.app.connect", interrupt)
     assert cli("machine", "list").code == 130
 
 
@@ -169,3 +175,25 @@ def test_global_options_are_taken_anywhere(
     stub.will(reply(body={"machines": []}), reply(body=[]))
     ran = cli(*(token.replace("URL", stub.url) for token in tokens))
     assert (ran.code, ran.out) == (0, '{\n  "machines": [],\n  "leases": []\n}\n')
+
+
+def test_an_error_names_where_the_wrong_address_or_key_came_from(
+    cli: Cli, stub: Stub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.client._http.PAUSES_S", (0.01,))
+    stub.routes["GET /workspaces/default/jobs"] = reply(401, {"error": {"code": "not_signed_in", "message": "No."}})
+    assert "The key is from SHOAL_API_KEY." in cli("training", "list").err
+    monkeypatch.delenv("SHOAL_API_KEY")
+    assert "The key is from" not in cli("training", "list").err
+    home.mkdir()
+    (home / "client.json").write_text(json.dumps({"url": stub.url, "key": "k"}))
+    monkeypatch.delenv("SHOAL_URL")
+    assert f"The key is from {home / 'client.json'} (shoal login)." in cli("training", "list").err
+
+    nowhere = "http://127.0.0.1:9"
+    assert "The address is from --url." in cli("training", "list", "--url", nowhere).err
+    assert "The address is from --url." in cli("training", "list", "--url", "server:8080").err
+    monkeypatch.setenv("SHOAL_URL", nowhere)
+    assert "The address is from SHOAL_URL." in cli("training", "list").err
+    stub.routes["GET /workspaces/default/jobs"] = reply(404, {"error": {"code": "not_found", "message": "No."}})
+    assert "is from" not in cli("training", "list", "--url", stub.url).err

@@ -10,7 +10,7 @@ import wireviews as views
 from clirun import Cli
 from stubserver import Stub, reply
 
-from shoal.cli._spark import number, sparkline
+from shoal.cli.training.spark import number, sparkline
 
 JOB = "/workspaces/default/jobs/hello"
 POINTS = {"loss": [[1, 2.0], [2, 1.0], [3, "nan"]], "eval/verdict": [[3, "good, really"]]}
@@ -42,6 +42,14 @@ def test_the_table_has_a_row_and_a_curve_for_each(metrics: Stub, cli: Cli) -> No
     assert rows[0] == ["METRIC", "LAST", "MIN", "MAX", "STEP", "POINTS", "CURVE"]
     assert rows[1] == ["loss", "nan", "1", "2", "3", "3", "█▁"]
     assert rows[2][:3] == ["eval/verdict", "good,", "really"]
+
+
+def test_metrics_read_off_the_output_are_marked_and_none_at_all_names_what_adds_them(metrics: Stub, cli: Cli) -> None:
+    assert "instrument" not in cli("training", "metrics", "hello").err
+    metrics.routes[f"GET {JOB}/metric-names"] = reply(body=[NAMES[0] | {"kind": "log"}])
+    assert "Read off the script's output" in cli("training", "metrics", "hello").err
+    metrics.routes[f"GET {JOB}/metric-names"] = reply(body=[])
+    assert "shoal instrument" in cli("training", "metrics", "hello").err
 
 
 def test_json_is_a_mapping_of_metrics_to_steps_and_values(metrics: Stub, cli: Cli) -> None:
@@ -103,8 +111,7 @@ def ledger(c: int) -> list[dict[str, Any]]:
 
 
 def test_the_ledger_is_listed_and_audited(stub: Stub, cli: Cli) -> None:
-    pytest.importorskip("shoal.sdk.ledger")
-    from shoal.sdk.order import crc_of
+    from shoal.sdk.samples.order import crc_of
 
     stub.routes = {f"GET {JOB}/ledger": reply(body=ledger(crc_of([0, 1, 2, 3], 0)))}
     assert "1–2" in cli("training", "ledger", "hello").out

@@ -54,7 +54,7 @@ def test_its_folder_may_travel_with_it(cli: Cli, stub: Stub, write: Any) -> None
     Path("requirements.txt").write_text("numpy\n")
     accept(stub)
     ran = cli("training", "run", "hello", "--notebook", "sub/net.ipynb")
-    assert ran.code == 2 and "it imports helper, which lies beside it" in ran.err and "--dir sub" in ran.err
+    assert ran.code == 2 and "imports helper, which is in its folder" in ran.err and "--dir sub" in ran.err
     assert not [a for a in stub.asked if a.path.endswith("/jobs")]
     ran = cli("training", "run", "hello", "--notebook", "sub/net.ipynb", "--dir", ".")
     assert ran.code == 0, ran.err
@@ -67,7 +67,7 @@ def test_what_needs_a_decision_is_not_submitted_unless_asked_to(cli: Cli, stub: 
     accept(stub)
     ran = cli("training", "run", "hello", "--notebook", "net.ipynb")
     assert ran.code == 2 and not stub.asked[1:]
-    assert "warning: cell 1, line 2: drive.mount('/content/drive'): Google Drive is not there in a job" in ran.err
+    assert "warning: cell 1, line 2: drive.mount('/content/drive'): Google Drive is not available in a job" in ran.err
     assert "1 cell of net.ipynb needs a decision; nothing was submitted" in ran.err and "--as-is" in ran.err
     assert cli("training", "run", "hello", "--notebook", "net.ipynb", "--as-is").code == 0
 
@@ -98,14 +98,14 @@ def test_a_url_is_fetched_by_the_server(cli: Cli, stub: Stub, write: Any, monkey
     [
         (["--notebook", "no.ipynb"], "There is no notebook no.ipynb"),
         (["--notebook", "."], "is a folder"),
-        (["--notebook", "words.ipynb"], "no code in words.ipynb"),
-        (["--notebook", "net.ipynb", "--entry-cell", "7"], "from 1 to 2"),
-        (["--notebook", "net.ipynb", "--file", "x.py"], "exclude each other"),
-        (["--notebook", "https://x.org/n.ipynb", "--dir", "."], "exclude each other"),
+        (["--notebook", "words.ipynb"], "words.ipynb contains no code"),
+        (["--notebook", "net.ipynb", "--entry-cell", "7"], "1 to 2"),
+        (["--notebook", "net.ipynb", "--file", "x.py"], "cannot be combined"),
+        (["--notebook", "https://x.org/n.ipynb", "--dir", "."], "cannot be combined"),
         (["--file", "net.ipynb"], "training run NAME --notebook net.ipynb"),
         (["--", "net.ipynb", "--lr", "1"], "training run NAME --notebook net.ipynb"),
-        (["--entry-cell", "7"], "--entry-cell goes with --notebook"),
-        (["--as-is"], "--as-is goes with --notebook"),
+        (["--entry-cell", "7"], "--entry-cell needs --notebook"),
+        (["--as-is"], "--as-is needs --notebook"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_is_sent(
@@ -133,6 +133,6 @@ def test_convert_shows_every_cell_and_writes_what_runs(cli: Cli, write: Any) -> 
     assert cli("notebook", "convert", "net.ipynb", "-o", "out").code == 0, "again is fine"
     (folder / "out/net.py").write_text("mine = 1\n")
     ran = cli("notebook", "convert", "net.ipynb", "-o", "out")
-    assert ran.code == 4 and "is there already" in ran.err
+    assert ran.code == 4 and "already exists" in ran.err
     assert (folder / "out/net.py").read_text() == "mine = 1\n"
     assert len(json.loads(cli("notebook", "convert", "net.ipynb", "--json").out)["cells"]) == 2

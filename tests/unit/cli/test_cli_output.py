@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shoal.cli._output import Column, Output
+from shoal.cli.shared.output import Column, Output
 
 ROWS = [("gpt", "running", datetime.now(UTC) - timedelta(hours=3, minutes=5)), ("evil\x1b[2J", "failed", None)]
 COLUMNS = [
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 
 def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """To be called in the test itself: pytest puts its own streams in place between a fixture and the test."""
+    """Set up the output; called in the test itself, because pytest replaces the streams between a fixture and the test."""
     made = Terminal()
     monkeypatch.setattr(sys, "stdout", made)
     monkeypatch.setattr(sys, "stderr", made)
@@ -42,10 +42,10 @@ def test_a_piped_table_is_aligned_plain_text_with_iso_times(capsys: pytest.Captu
     assert second.split() == ["evil", "failed", "-"]
 
 
-def test_an_empty_piped_table_is_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_piped_table_is_its_header_and_says_on_stderr_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     Output().table([], COLUMNS, empty="None yet.")
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("NAME  STATUS  WHEN\n", "")
+    assert (printed.out, printed.err) == ("NAME  STATUS  WHEN\n", "None yet.\n")
 
 
 def test_a_table_on_a_terminal_has_colours_and_relative_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_quiet_keeps_data_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output()
     out.quiet = True
-    out.say("talk")
+    out.info("talk")
     out.dim("more talk")
     out.line("data")
     out.error("trouble", hint="what to do")
@@ -80,7 +80,7 @@ def test_the_sticky_line_gives_way_to_every_other_line(monkeypatch: pytest.Monke
     out = Output()
     out.stick("40 %")
     out.line("log line")
-    out.say("talk")
+    out.info("talk")
     out.stick("")
     out.stick("")
     assert terminal.getvalue() == "\r40 %\r\x1b[Klog line\n\r40 %\r\x1b[Ktalk\n\r40 %\r\x1b[K"

@@ -1,4 +1,4 @@
-"""What people type."""
+"""Parsing of what people type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shoal.cli._parse import parse_duration, parse_nodes, parse_pairs, parse_since
+from shoal.cli.shared.parse import parse_duration, parse_nodes, parse_pairs, parse_since
 from shoal.core.errors import UsageError
 
 NOW = datetime(2025, 1, 31, 12, 0, tzinfo=UTC)
@@ -20,7 +20,7 @@ NOW = datetime(2025, 1, 31, 12, 0, tzinfo=UTC)
         ("8h", 28_800),
         ("2d", 172_800),
         ("1h30m", 5400),
-        ("45", 45),
+        ("90", 90),
         ("1.5h", 5400),
         (" 5 MIN ", 300),
     ],
@@ -29,7 +29,7 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
     assert parse_duration(text, "--x") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "5x", "-5m", "0", "0s", "1h-2m", "nan", "inf", "99999d", "5m5"])
+@pytest.mark.parametrize("text", ["", "h", "5", "45", "5x", "-5m", "0", "0s", "1h-2m", "nan", "inf", "99999d", "5m5"])
 def test_what_is_not_a_length_of_time(text: str) -> None:
     with pytest.raises(UsageError, match="--x"):
         parse_duration(text, "--x")

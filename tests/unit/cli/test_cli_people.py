@@ -186,14 +186,31 @@ INVITATIONS = "/workspaces/default/invitations"
 
 def test_inviting_someone_without_an_account_gives_a_link(stub: Stub, cli: Cli) -> None:
     missing = NotFound("Nobody has an account for bob@example.org.", details={"no_account": "bob@example.org"})
+    no_address = reply(404, NotFound("Not found: /api/v1/address").to_wire())  # as a server of an earlier version
     stub.routes = {f"PUT {MEMBERS}": reply(404, missing.to_wire()), f"POST {INVITATIONS}": reply(201, CREATED)}
+    stub.routes["GET /address"] = no_address
     ran = cli("workspace", "invite", "bob@example.org", "--expires", "2h")
     assert ran.code == 0, ran.err
     assert ran.out == f"{stub.url}/invite/shoali_x\n", "stdout is data"
-    assert "signup --invitation LINK" in ran.err and "works once" in ran.err
-    assert "works on this machine only" in ran.err, "the server of this test listens to loopback"
-    assert stub.asked[-1].json == {"email": "bob@example.org", "role": "member", "expires_in_s": 7200}
+    assert "works once" in ran.err
+    assert "works on this machine only" in ran.err and "shoal server share" in ran.err, (
+        "this server listens to loopback"
+    )
+    assert stub.asked[-2].json == {"email": "bob@example.org", "role": "member", "expires_in_s": 7200}
     assert json.loads(cli("workspace", "invite", "bob@example.org", "--json").out)["link"].endswith("/invite/shoali_x")
+
+
+@pytest.mark.parametrize("fingerprint", [None, "sha256:4f0c"])
+def test_an_invitation_says_how_to_come_in_from_elsewhere(stub: Stub, cli: Cli, fingerprint: str | None) -> None:
+    address = {"url": "https://10.0.0.5:8443", "ca_fingerprint": fingerprint}
+    stub.routes = {f"POST {INVITATIONS}": reply(201, CREATED), "GET /address": reply(body=address)}
+    ran = cli("workspace", "invite")
+    fragment = f"#{fingerprint}" if fingerprint else ""
+    assert ran.out.splitlines()[0] == f"https://10.0.0.5:8443/invite/shoali_x{fragment}"
+    told = ran.out + ran.err
+    assert ("--join shoali_x" in told) == (fingerprint is not None)
+    assert ("pip install --extra-index-url https://10.0.0.5:8443/simple/" in told) == (fingerprint is None)
+    assert "signup --invitation LINK" in told
 
 
 def test_inviting_an_account_adds_it_and_makes_no_link(stub: Stub, cli: Cli) -> None:

@@ -29,7 +29,7 @@ def test_a_machine_is_followed_until_it_is_in(stub: Stub, cli: Cli) -> None:
     }
     ran = cli("pool", "add", "ada@gpu1", "--gpus", "0,1", "--port", "2222")
     sent = {k: v for k, v in stub.asked[0].json.items() if v is not None}
-    assert sent == {"host": "gpu1", "user": "ada", "gpus": [0, 1], "port": 2222}
+    assert sent == {"host": "gpu1", "user": "ada", "gpus": [0, 1], "port": 2222, "labels": {}}
     assert ran.code == 0 and "✓ Reaching gpu1 by SSH (0.4 s)" in ran.err
     assert "timedatectl" in ran.err and "'gpu1' is in the pool with 4 cuda slots." in ran.err
 
@@ -80,7 +80,7 @@ def test_draining_and_removing_take_several_names_and_do_what_they_can(stub: Stu
         "DELETE /pool/machines/a": reply(204),
     }
     ran = cli("pool", "drain", "a", "b")
-    assert ran.code == 3 and "'a' drains" in ran.err and "no machine 'b'" in ran.err
+    assert ran.code == 3 and "'a' is drained" in ran.err and "no machine 'b'" in ran.err
     assert cli("pool", "remove", "a", "--force").code == 0
     assert stub.asked[-1].path.endswith("?force=true")
 

@@ -28,11 +28,11 @@ def test_why_prints_reason_evidence_start_and_the_command_to_type(stub: Stub, cl
     lines = cli("training", "why", "hello").out.splitlines()
     assert lines[0] == "hello: next in line; needs 4 slots, 2 free now"
     assert lines[1] == "  'first' holds 6 and ends in about 10 min"
-    assert lines[2].startswith("Likely start: in ") and lines[2].endswith("a guess, as not all lengths are known")
+    assert lines[2].startswith("Likely start: in ") and lines[2].endswith("(a guess: not all durations are known)")
     assert lines[3:] == ["With 1 slot per node it would start now:", "  shoal training change hello --accels 1"]
     assert json.loads(cli("training", "why", "hello", "--json").out)["reason"] == "slots"
     stub.routes = {f"GET {JOB}/why": reply(body=WHY | {"suggestion": None, "starts_at": None})}
-    assert "nobody can say\nNothing you could change would start it now." in cli("training", "why", "hello").out
+    assert "unknown\nNo change of the job would start it now." in cli("training", "why", "hello").out
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,12 @@ def test_a_change_of_nothing_or_of_opposites_is_refused_before_asking(stub: Stub
 def test_a_quota_is_set_by_owner_and_name_where_a_name_is_not_enough(stub: Stub, cli: Cli) -> None:
     stub.routes = {"GET /admin/quotas": reply(body=QUOTAS), "PATCH /admin/quotas/ws_bob": reply(body=QUOTAS[1])}
     assert cli("queue", "quota", "bob@example.org/default", "--weight", "2").code == 0
-    assert stub.asked[-1].json == {"slots": None, "unlimited": False, "weight": 2.0}
+    assert stub.asked[-1].json == {"slots": None, "unlimited": False, "models": {}, "weight": 2.0}
+    words = ["--model", "H100=8", "--model", "A100 80GB=none"]
+    assert cli("queue", "quota", "bob@example.org/default", *words).code == 0
+    assert stub.asked[-1].json["models"] == {"H100": 8, "A100 80GB": None}
+    refused = cli("queue", "quota", "bob@example.org/default", "--model", "H100")
+    assert refused.code == 2 and "--model H100=8" in refused.err
     shown = cli("queue", "quota").out.splitlines()
     assert [line.split()[2] for line in shown] == ["QUOTA", "4", "-"]
     missing = cli("queue", "quota", "defalt")
@@ -84,9 +89,9 @@ def test_the_queue_names_ones_own_jobs_only(stub: Stub, cli: Cli) -> None:
     body = {"slots_total": 8, "slots_free": 0, "running": 2, "queued": 3, "rows": [row, mine], "shares": [share]}
     stub.routes = {"GET /queue": reply(body=body)}
     ran = cli("queue", "show")
-    assert "(another's)" in ran.out and "1:4 × 2" in ran.out and "place 2 in the queue" in ran.out
+    assert "(not yours)" in ran.out and "1:4 × 2" in ran.out and "place 2 in the queue" in ran.out
     assert "and 1 more: shoal queue show --limit 3" in ran.err
-    assert "default: holds 4 slots of at most 8, weight 2, 1.5 slot-hours used of late" in ran.err
+    assert "default: uses 4 slots of at most 8, weight 2, 1.5 slot-hours used recently" in ran.err
 
 
 def test_a_simulation_sends_a_wish_and_tells_what_it_would_cost(stub: Stub, cli: Cli) -> None:
@@ -97,7 +102,7 @@ def test_a_simulation_sends_a_wish_and_tells_what_it_would_cost(stub: Stub, cli:
     assert stub.asked[-1].json["time_limit_s"] == 1800 and stub.asked[-1].json["accels"] == 4
     assert ran.out.splitlines() == [
         "Place 2 in the queue.",
-        "Likely start: nobody can say",
-        "Would save and make way: low",
+        "Likely start: unknown",
+        "Would be preempted (after saving): low",
         "3 jobs would start later.",
     ]

@@ -91,7 +91,7 @@ def test_a_script_that_never_comes_to_the_step_is_said_to(
 ) -> None:
     monkeypatch.setenv("OUTCOME", "none")
     done = cli("replay", str(capsule(here / "run")))
-    assert done.code == 2 and "without coming to the step" in done.err and "Trainer.fit()" in done.err
+    assert done.code == 2 and "without reaching the step" in done.err and "Trainer.fit()" in done.err
 
 
 def test_the_script_is_looked_for_here_and_where_it_ran(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +103,13 @@ def test_the_script_is_looked_for_here_and_where_it_ran(here: Path, cli: Cli, mo
     assert seen(here)["cwd"] == str(here)
     (here / "train.py").unlink()
     done = cli("replay", str(path))
-    assert done.code == 3 and "There is no train.py, neither here nor in" in done.err
+    assert done.code == 3 and "train.py is neither in the current folder nor in" in done.err
 
 
 def test_what_is_not_there_is_told_with_what_is(here: Path, cli: Cli) -> None:
     capsule(here / "run", 3)
     done = cli("replay", "run", "--step", "4")
-    assert done.code == 3 and "there is step 3 of rank 0." in done.err
+    assert done.code == 3 and "Failed steps: step 3 of rank 0." in done.err
     assert cli("replay", "nowhere").code == 3
     (here / "empty").mkdir()
     assert "checkpoints/bug" in cli("replay", "empty").err
@@ -128,20 +128,20 @@ def test_inspect_shows_failed_steps_and_how_to_replay_them(cli: Cli, stub: Stub)
     stub.will(reply(body=job("failed", bugs=[bug(), bug(id="bug_2", ready=False)])))
     done = cli("training", "inspect", "hello")
     assert done.code == 0, done.err
-    assert "Failed steps" in done.out and "NonFiniteLoss: the loss is nan" in done.out and "on its way" in done.out
+    assert "Failed steps" in done.out and "NonFiniteLoss: the loss is nan" in done.out and "uploading" in done.out
     assert "shoal training replay hello" in done.out and "train.py:9 in train_batch" in done.out
 
 
 def test_a_job_without_such_a_step_is_refused_in_words(cli: Cli, stub: Stub) -> None:
     stub.will(reply(body=job("failed")))
-    assert "Only what fails inside Trainer.fit() is kept" in cli("training", "replay", "hello").err
+    assert "Only failures inside Trainer.fit() are saved" in cli("training", "replay", "hello").err
     stub.will(reply(body=job("failed", bugs=[bug()])))
     done = cli("training", "replay", "hello", "--step", "7")
-    assert done.code == 3 and "it has step 12 of rank 1" in done.err
+    assert done.code == 3 and "Failed steps: step 12 of rank 1" in done.err
 
 
 def test_the_first_to_fail_of_the_last_attempt_is_chosen() -> None:
-    from shoal.cli.replay import _choose
+    from shoal.cli.replay.app import _choose
     from shoal.core.jobs import JobView
 
     times = [f"2026-01-01T00:00:0{i}Z" for i in range(4)]

@@ -21,9 +21,9 @@ from test_cli_people import KEY
 from test_cli_pool import PROBLEM, machine
 from test_cli_sweep import sweep
 
-from shoal.cli._output import Output
-from shoal.cli._tables import Column, fit
 from shoal.cli.main import main
+from shoal.cli.shared.output import Output
+from shoal.cli.shared.tables import Column, fit
 
 W = "/workspaces/default"
 JOBS = [

@@ -1,6 +1,6 @@
-"""What `shoal server status` says of a server that runs but is not well."""
+"""Output of `shoal server status` for a server that runs but has problems."""
 
-from shoal.cli.server import describe_health
+from shoal.cli.server.app import describe_health
 
 
 def test_the_part_that_is_not_well_is_named_with_its_error():

@@ -47,7 +47,7 @@ def test_a_file_or_a_folder_may_be_named(sharing: Stub, cli: Cli, here: Path) ->
 def test_what_is_there_is_not_replaced_unless_one_says_so(sharing: Stub, cli: Cli, here: Path) -> None:
     (here / "hello.html").write_text("mine")
     ran = cli("training", "share", "hello")
-    assert ran.code != 0 and "exists already" in ran.err and "--force" in ran.err
+    assert ran.code != 0 and "already exists" in ran.err and "--force" in ran.err
     assert (here / "hello.html").read_text() == "mine"
     assert cli("training", "share", "hello", "--force").code == 0
     assert (here / "hello.html").read_text() == "<html>run</html>"

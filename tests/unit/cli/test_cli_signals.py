@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shoal.cli._signals import terminable
+from shoal.cli.shared.signals import terminable
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])

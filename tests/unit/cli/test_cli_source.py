@@ -1,4 +1,4 @@
-"""Where a job's code comes from, and whether the script is in it."""
+"""Sources of a job's code, and whether they contain the script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli._source import SourceChoice, check_entry
+from shoal.cli.shared.source import SourceChoice, check_entry
 from shoal.core.errors import EntryNotFound, UsageError
 
 PATHS = ["README.md", "code/gpt/train.py", "code/prepare.py", "main.py", "run.sh"]
@@ -30,7 +30,7 @@ def test_other_commands_are_taken_at_their_word(entry: list[str]) -> None:
         ("mian.py", "Did you mean 'main.py'?"),
         ("main", "Did you mean 'main.py'?"),
         ("code/gpt", "Did you mean 'code/gpt/train.py'?"),
-        ("zzz.py", "It holds code/gpt/train.py, code/prepare.py, main.py, run.sh."),
+        ("zzz.py", "It contains code/gpt/train.py, code/prepare.py, main.py, run.sh."),
         ("../main.py", "Did you mean 'main.py'?"),
     ],
 )
@@ -42,7 +42,7 @@ def test_a_missing_script_is_told_with_what_was_meant(script: str, told: str) ->
 
 def test_an_ignored_script_is_told_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "secret.py").touch()
-    with pytest.raises(EntryNotFound, match="leaves it out"):
+    with pytest.raises(EntryNotFound, match="excludes it"):
         check_entry(["secret.py"], ["other.py"], tmp_path)
 
 
@@ -61,7 +61,7 @@ def test_a_missing_entry_suggests_the_likely_script() -> None:
 def test_code_comes_from_one_place() -> None:
     SourceChoice().check()
     SourceChoice(repository_url="u", revision="r").check()
-    with pytest.raises(UsageError, match="--repository-url and --dir exclude each other"):
+    with pytest.raises(UsageError, match="--repository-url and --dir cannot be combined"):
         SourceChoice(repository_url="u", folder=Path()).check()
     with pytest.raises(UsageError, match="--repository-revision needs"):
         SourceChoice(revision="r").check()

@@ -21,7 +21,7 @@ FOUND = {
 
 
 def answers(stub: Stub, *found: dict[str, Any]) -> None:
-    """To the question, and then one after the other, the last one again and again."""
+    """Serve these answers to requests for stacks, one after the other; the last one is repeated."""
     turns = itertools.chain(found, itertools.repeat(found[-1]))
     stub.routes = {
         f"POST {JOB}/stacks": reply(202, {"order": "ord_2"}),
@@ -50,7 +50,7 @@ def test_a_job_that_stands_still_is_explained_without_a_start_to_foretell(stub: 
     assert cli("training", "why", "hello").out.splitlines() == [
         "hello: it is running, but no line for 300 s",
         "  rank 2 is in __getitem__ at data.py:7",
-        "Their stacks, as they are now: shoal training stacks hello",
+        "To see the workers' current stacks: shoal training stacks hello",
     ]
 
 

@@ -15,7 +15,7 @@ import wireviews as views
 from clirun import Cli
 from stubserver import Stub, hang_up, reply
 
-from shoal.cli import _sweep_follow
+from shoal.cli.sweep import follow
 from shoal.core.errors import NameTaken, NotFound
 
 SWEEPS = "/workspaces/default/sweeps"
@@ -117,18 +117,22 @@ def test_a_preview_counts_the_trials_and_shows_the_first_commands(cli: Cli, stub
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--", "t.py"], "Say what to try", "shoal sweep run NAME --param"),
+        (["--", "t.py"], "No parameters given", "shoal sweep run NAME --param"),
         (["--param", "lr", "--", "t.py"], "'lr' is not NAME=VALUES", "--param lr=1e-4,3e-4"),
-        (["--param", "lr=1,2"], "Say which script to run", "shoal sweep run wide --param"),
+        (["--param", "lr=1,2"], "No script given", "shoal sweep run wide --param"),
         (["--param", "lr=1,2", "--param", "lr=3", "--", "t.py"], "given twice", "--param lr=1,2,3"),
         (["--param", "lr=1:2", "--search", "grid", "--", "t.py"], "lr is a range", "--search tpe --trials 30"),
-        (["--param", "lr=1:2", "--", "t.py"], "say how many trials", "--trials 30"),
+        (["--param", "lr=1:2", "--", "t.py"], "needs a number of trials", "--trials 30"),
         (["--param", "a@g=1,2", "--param", "b@g=1", "--", "t.py"], "a has 2, b has 1", "shoal sweep run --help"),
         (["--param", "a@g=1:2", "--trials", "3", "--", "t.py"], "needs single values", "--param a@g=1,2,3"),
         (["--param", "a=1", "--parallel", "0", "--", "t.py"], "--parallel: Input should be", "shoal sweep run --help"),
         (["--prm", "a=1", "--", "t.py"], "Unknown option --prm. Did you mean --param?", "shoal sweep run --help"),
-        (["--file", "no.yaml", "--param", "a=1", "--", "t.py"], "There is no no.yaml", "shoal sweep run NAME"),
-        (["stray", "--param", "a=1", "--", "t.py"], "what is 'stray'", "shoal sweep run NAME [OPTIONS] -- t.py"),
+        (["--file", "no.yaml", "--param", "a=1", "--", "t.py"], "There is no file no.yaml", "shoal sweep run NAME"),
+        (
+            ["stray", "--param", "a=1", "--", "t.py"],
+            "Unexpected argument 'stray'",
+            "shoal sweep run NAME [OPTIONS] -- t.py",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_the_next_command_and_nothing_is_sent(
@@ -169,7 +173,7 @@ def test_list_inspect_and_trials_show_the_best(cli: Cli, stub: Stub) -> None:
 
 
 def pages(stub: Stub, trials: list[dict[str, Any]]) -> Callable[[BaseHTTPRequestHandler], None]:
-    """As the server does: those after a number."""
+    """Return a handler that serves the trials after a number, like the server."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         asked = stub.asked[-1].path
@@ -202,7 +206,7 @@ def scene(status: str, *trials: dict[str, Any], **changes: Any) -> dict[str, Any
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sweep_follow, "LOOK_S", 0.001)
+    monkeypatch.setattr(follow, "LOOK_S", 0.001)
     monkeypatch.setattr("shoal.client._http.PAUSES_S", (0.001,))
 
 
@@ -230,7 +234,7 @@ def test_a_server_that_goes_away_is_waited_for(cli: Cli, stub: Stub, no_pauses: 
     Story(stub, begun, begun, *[None] * 8, ended)
     ran = cli("sweep", "trials", "wide", "-f")
     assert ran.code == 0 and ran.out.startswith("trial 0  done")
-    assert ran.err.count("The sweep goes on; waiting for the server.") == 1 and "The server is back." in ran.err
+    assert ran.err.count("The sweep continues; waiting for the server.") == 1 and "The server is back." in ran.err
 
 
 def test_a_sweep_that_fails_ends_the_command_with_1_and_its_reason(cli: Cli, stub: Stub, no_pauses: None) -> None:
@@ -254,7 +258,7 @@ def test_interrupted_it_says_how_to_come_back_and_how_to_stop(cli: Cli, stub: St
     stub.routes[f"GET {SWEEPS}/wide"] = interrupt
     ran = cli("sweep", "trials", "wide", "-f")
     assert ran.code == 130
-    assert "goes on" in ran.err and "shoal sweep trials wide -f" in ran.err and "shoal sweep stop wide" in ran.err
+    assert "continues" in ran.err and "shoal sweep trials wide -f" in ran.err and "shoal sweep stop wide" in ran.err
 
 
 def test_stop_rerun_and_delete_say_what_they_did(cli: Cli, stub: Stub) -> None:

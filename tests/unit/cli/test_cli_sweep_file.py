@@ -70,11 +70,11 @@ def test_the_script_may_be_typed_and_the_name_stand_in_the_file(cli: Cli, previe
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("trails: 20", "has a key 'trails', which is no option. Did you mean 'trials'?"),
+        ("trails: 20", "has an unknown option 'trails'. Did you mean 'trials'?"),
         ("env: [A=1]\nenv: [B=2]", "'env' is given twice"),
         ("- a\n- b", "should be a mapping of options"),
         ("param: {lr: [1, 2", "is not YAML"),
-        ("param: {lr: {low: 3, high: 1}}", "lr: 3:1 is no range"),
+        ("param: {lr: {low: 3, high: 1}}", "lr: 3:1 is not a range"),
         ("param: {lr: []}", "lr: List should have at least 1 item"),
         ("trials: {a: 1}", "trials should be a single value"),
         ("trials: soon", "soon"),

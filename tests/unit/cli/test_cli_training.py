@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,38 @@ def test_what_follows_the_dashes_reaches_the_script_verbatim(cli: Cli, stub: Stu
     assert ran.out == views.ID + "\n", "stdout is data"
 
 
+def test_a_name_is_made_up_if_none_is_typed(cli: Cli, stub: Stub, project: Path) -> None:
+    accept(stub)
+    ran = cli("training", "run", "--", "train.py", "--lr", "1")
+    assert ran.code == 0, ran.err
+    spec = asked(stub, "/jobs")
+    assert re.fullmatch(r"[a-z]+-[a-z]+-\d\d", spec["name"]) and spec["entry"] == ["train.py", "--lr", "1"]
+    assert f"Submitted job '{spec['name']}'" in ran.err
+    (project / "one.py").write_text("print()\n")
+    assert cli("training", "run", "--file", "one.py").code == 0
+    assert cli("training", "run").code == 2
+
+
+def test_a_name_that_is_taken_is_numbered_and_replace_is_left_to_the_server(
+    cli: Cli, stub: Stub, project: Path
+) -> None:
+    accept(stub)
+    created = stub.routes[f"POST {JOBS}"]
+    taken = {"error": {"code": "name_taken", "message": "There is already a job 'hello'."}}
+
+    def refused(handler: BaseHTTPRequestHandler) -> None:
+        (reply(409, taken) if stub.asked[-1].json["name"] == "hello" else created)(handler)
+
+    stub.routes |= {f"POST {JOBS}": refused, f"GET {JOBS}": reply(body=[views.job("succeeded", name="hello")])}
+    ran = cli("training", "run", "hello", "--", "train.py")
+    assert ran.code == 0, ran.err
+    assert "There is already a job 'hello', so this one is 'hello-2'" in ran.err
+    assert "training logs hello-2" in ran.err
+    stub.routes[f"POST {JOBS}"] = created
+    assert cli("training", "run", "hello", "--replace", "--", "train.py").code == 0
+    assert stub.asked[-1].path.endswith("/jobs?replace=true")
+
+
 def test_files_over_20_mb_are_named_before_they_are_sent(cli: Cli, stub: Stub, project: Path) -> None:
     accept(stub)
     (project / "weights.pt").touch()
@@ -125,6 +158,7 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     options = (
         "-D a -D b -C ck -E A=1 -E B=-x=y -S K=s --max-restarts 0 --priority -5 --time-limit 90m --launcher torchrun"
         " --nodes 2:3 --grow --no-preflight --allow-cpu --allow-torch-change"
+        " --grace 5m --one-device-per-worker --engine-option partition=long"
     )
     assert cli("training", "run", "x", *options.split(), "--", "train.py").code == 0
     spec = asked(stub, "/jobs")
@@ -134,6 +168,11 @@ def test_all_options_reach_the_spec(cli: Cli, stub: Stub, project: Path) -> None
     assert (spec["max_restarts"], spec["priority"], spec["time_limit_s"]) == (0, -5, 5400)
     assert (spec["launcher"], spec["grow"], spec["allow_cpu"]) == ("torchrun", True, True)
     assert spec["allow_torch_change"] is True
+    assert (spec["grace_s"], spec["one_device_per_worker"], spec["engine_options"]) == (
+        300,
+        True,
+        {"partition": "long"},
+    )
 
 
 def test_only_missing_chunks_travel_and_ignored_files_do_not(cli: Cli, stub: Stub, project: Path) -> None:
@@ -169,7 +208,7 @@ def test_an_archive_and_a_single_file(cli: Cli, stub: Stub, project: Path, tmp_p
         (["--", "other.py"], "Did you mean 'code/other.py'?"),
         (["--", "tran.py"], "Did you mean 'train.py'?"),
         (["--", "big.bin"], None),
-        ([], "Say which script"),
+        ([], "No script given"),
         (["--dir", "nowhere", "--", "train.py"], "nowhere"),
         (["--zip", "nowhere.zip", "--", "train.py"], "nowhere.zip"),
         (["--file", "nowhere.py"], "nowhere.py"),
@@ -191,6 +230,7 @@ def test_a_source_that_cannot_work_is_refused_before_anything_is_made(
 def test_a_taken_name_is_exit_code_4(cli: Cli, stub: Stub, project: Path) -> None:
     accept(stub)
     stub.routes[f"POST {JOBS}"] = reply(409, NameTaken("There is already a job 'x'.", hint="another").to_wire())
+    stub.routes[f"GET {JOBS}"] = reply(body=[])
     ran = cli("training", "run", "x", "--", "train.py")
     assert ran.code == 4
     assert ran.err.endswith("error: There is already a job 'x'.\nhint: another\n")

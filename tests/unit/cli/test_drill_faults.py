@@ -1,8 +1,8 @@
-"""What is to break, as people type it, and what becomes of a mistake."""
+"""Faults as people type them, and messages for mistakes."""
 
 import pytest
 
-from shoal.cli._drill_faults import check_targets, plan
+from shoal.cli.training.drill_faults import check_targets, plan
 from shoal.core.drills import Fault, Plan
 from shoal.core.errors import UsageError
 
@@ -35,24 +35,24 @@ def test_a_plan_survives_the_way_through_an_environment_variable():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "Say what to break"),
-        ({"kill": ["rank1"]}, "not a worker or node and a step"),
-        ({"kill": ["1@30"]}, "not a worker or node and a step"),
+        ({}, "No faults given"),
+        ({"kill": ["rank1"]}, "does not name a worker or node, and a step"),
+        ({"kill": ["1@30"]}, "does not name a worker or node, and a step"),
         ({"sigterm": ["node0@0"]}, "counted from 1"),
-        ({"slow": ["rank1@3"]}, "how many times slower"),
-        ({"slow": ["rank1:1x"]}, "not slower"),
-        ({"slow": ["rank1:2x@9-3"]}, "end before its beginning"),
+        ({"slow": ["rank1@3"]}, "does not name a worker and a factor"),
+        ({"slow": ["rank1:1x"]}, "larger than 1"),
+        ({"slow": ["rank1:2x@9-3"]}, "last step is before the first"),
         ({"server_down": ["soon"]}, "soon"),
-        ({"server_down": ["0s"]}, "more than nothing"),
-        ({"server_down": ["2h"]}, "an hour is the most"),
-        ({"server_down": ["20s@soon"]}, "not a length of time"),
-        ({"kill": ["rank0@30"], "steps": 30}, "there must be steps after it"),
+        ({"server_down": ["0s"]}, "longer than 0 s"),
+        ({"server_down": ["2h"]}, "the maximum is one hour"),
+        ({"server_down": ["20s@soon"]}, "not a duration"),
+        ({"kill": ["rank0@30"], "steps": 30}, "more steps must follow"),
     ],
 )
 def test_a_mistake_is_named_and_answered_with_how_it_should_look(given, words):
     with pytest.raises(UsageError, match=words) as error:
         planned(**given)
-    assert error.value.hint or any(word in words for word in ("counted", "before", "nothing"))
+    assert error.value.hint or any(word in words for word in ("counted", "before", "longer"))
 
 
 def test_what_is_not_there_cannot_be_broken():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli._by_hand import Places, Wanted, by_hand
+from shoal.cli.launch_command.commands import Places, Wanted, by_hand
 from shoal.core.jobs import JobSpec
 
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from shoal.cli._run_dir import RunDir
-from shoal.cli._tee import Tee
-from shoal.cli.run import data_folders
+from shoal.cli.run.app import data_folders
+from shoal.cli.run.run_dir import RunDir
+from shoal.cli.run.tee import Tee
 from shoal.core.errors import NameTaken, NotFound, UsageError
 
 
@@ -31,12 +31,12 @@ def test_a_new_run_has_its_folders_and_says_what_it_is(here):
     assert run.spool.is_dir() and run.checkpoints.is_dir() and run.logs.is_dir()
     facts = run.facts
     assert (facts["name"], facts["argv"], facts["world_size"]) == ("my run!", ["train.py", "--lr", "1"], 2)
-    assert run.shown == f"shoal-runs/{run.root.name}"
+    assert run.display_path == f"shoal-runs/{run.root.name}"
 
 
 def test_a_directory_with_a_run_is_not_taken_for_another(here):
     RunDir.create("a", ["x.py"], 1, here / "run")
-    with pytest.raises(NameTaken, match="holds a run already"):
+    with pytest.raises(NameTaken, match="already contains a run"):
         RunDir.create("b", ["x.py"], 1, here / "run")
 
 

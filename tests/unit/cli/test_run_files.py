@@ -1,4 +1,4 @@
-"""What a run directory says of its run: how far it is, how it ended, and which of its lines are whole."""
+"""Facts in a run directory: progress, how the run ended, and which lines are complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli._run_files import SILENT_S, RunFiles, find_runs, skip_lines, whole_lines
+from shoal.cli.run.run_files import SILENT_S, RunFiles, find_runs, skip_lines, whole_lines
 from shoal.core.errors import NotFound
 
 
@@ -61,7 +61,7 @@ def test_a_run_that_fell_silent_is_held_dead(tmp_path: Path) -> None:
     for path in (tmp_path / "run.json", tmp_path / "spool" / "rank-0.jsonl"):
         os.utime(path, (long_ago, long_ago))
     state = run.state()
-    assert state.status == "stopped" and "silent" in str(state.reason)
+    assert state.status == "stopped" and "stopped writing records" in str(state.reason)
     assert state.ended is not None and abs(state.ended.timestamp() - long_ago) < 2
 
 

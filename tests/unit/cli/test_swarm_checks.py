@@ -1,4 +1,4 @@
-"""What is looked at before a machine joins a swarm: each trouble is one line, and ends with what to do."""
+"""Checks before a machine joins a swarm: each problem is one line that ends with what to do."""
 
 import socket
 import threading
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from shoal import __version__
-from shoal.cli import _swarm_beats
-from shoal.cli._signals import terminable
-from shoal.cli._swarm_beats import Beats, judge
-from shoal.cli._swarm_checks import Machine, candidates, checks, reachable, refuse
-from shoal.cli._swarm_peer import PAUSES_S, is_network_fault
+from shoal.cli.shared.signals import terminable
+from shoal.cli.swarm import heartbeat
+from shoal.cli.swarm.checks import Machine, candidates, checks, reachable, refuse
+from shoal.cli.swarm.heartbeat import Beats, judge
+from shoal.cli.swarm.peer import PAUSES_S, is_network_fault
 from shoal.core.errors import MissingExtra, Refused
 from shoal.core.swarm import SwarmTerms
-from shoal.core.swarm_views import Offer, PeerOrders, PeerState
+from shoal.core.swarm_views import Offer, PeerInstructions, PeerState
 
 ADDRESS = "/ip4/10.0.0.1/tcp/4001/p2p/Qm"
 OFFER = Offer(
@@ -43,15 +43,15 @@ MACHINE = Machine(
 )
 TROUBLES = {
     "stopped": (OFFER.model_copy(update={"status": "stopped"}), MACHINE, "is stopped", "shoal swarm resume reef"),
-    "other version": (OFFER.model_copy(update={"version": "9.9.0"}), MACHINE, "runs on 9.9.0", "shoal[swarm]==9.9.0"),
+    "other version": (OFFER.model_copy(update={"version": "9.9.0"}), MACHINE, "runs on 9.9.0", "shoal-train[swarm]==9.9.0"),
     "other hivemind": (OFFER.model_copy(update={"hivemind": "1.2.0"}), MACHINE, "runs on 1.2.0", "hivemind==1.2.0"),
-    "no hivemind": (OFFER, replace(MACHINE, packages=MACHINE.packages | {"hivemind": None}), "not installed", "shoal[swarm]"),
+    "no hivemind": (OFFER, replace(MACHINE, packages=MACHINE.packages | {"hivemind": None}), "not installed", "shoal-train[swarm]"),
     "no torch": (OFFER, replace(MACHINE, packages=MACHINE.packages | {"torch": None}), "PyTorch", "pip install torch"),
     "new numpy": (OFFER, replace(MACHINE, packages=MACHINE.packages | {"numpy": "2.4.1"}), "numpy 2.4.1", "numpy>=2.2,<2.4"),
     "clock": (OFFER, replace(MACHINE, skew_s=-3600.0), "3600 s behind", "timedatectl"),
-    "disk": (OFFER, replace(MACHINE, free_bytes=100 << 20), "Only 100 MiB are free on the disk of /data", "--dir"),
-    "no route": (OFFER, replace(MACHINE, routes=[]), "nobody answers at 10.0.0.1:4001", "shoal swarm doctor"),
-    "no keeper": (OFFER, replace(MACHINE, routes=[], tried=[]), "is not up", "shoal swarm inspect reef"),
+    "disk": (OFFER, replace(MACHINE, free_bytes=100 << 20), "The disk of /data has only 100 MiB free", "--dir"),
+    "no route": (OFFER, replace(MACHINE, routes=[]), "no answer at 10.0.0.1:4001", "shoal swarm doctor"),
+    "no keeper": (OFFER, replace(MACHINE, routes=[], tried=[]), "is not running", "shoal swarm inspect reef"),
 }  # fmt: skip
 
 
@@ -101,11 +101,11 @@ def test_a_network_fault_is_told_from_a_bug_of_the_script():
 
 
 def test_a_peer_goes_when_it_is_sent_away_or_the_swarm_stops_and_comes_back_when_it_is_resumed():
-    orders = PeerOrders(status="running", run_id="r-1")
+    orders = PeerInstructions(status="running", run_id="r-1")
     assert judge("r-1", orders) is None
     assert judge("r-1", orders.model_copy(update={"kicked": True})) == "kicked"
-    assert judge("r-1", PeerOrders(status="stopped", run_id="r-1")) == "stopped"
-    assert judge("r-1", PeerOrders(status="running", run_id="r-2")) == "resumed"
+    assert judge("r-1", PeerInstructions(status="stopped", run_id="r-1")) == "stopped"
+    assert judge("r-1", PeerInstructions(status="running", run_id="r-2")) == "resumed"
 
 
 class Told:
@@ -123,23 +123,26 @@ class Told:
 
 @pytest.mark.parametrize(("change", "verdict"), [({"kicked": True}, "kicked"), ({"status": "stopped"}, "stopped")])
 def test_a_peer_that_is_sent_away_while_it_fetches_knows_why(monkeypatch, change, verdict):
-    monkeypatch.setattr(_swarm_beats, "BEAT_S", 0.2)  # later than the thread takes to start, also on a busy machine
-    orders = PeerOrders(status="running", run_id="r-1")
-    with terminable(), Beats(Told(PeerOrders(**{**dict(orders), **change})), orders, PeerState.JOINING) as beats:
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.2)  # later than the thread takes to start, also on a busy machine
+    orders = PeerInstructions(status="running", run_id="r-1")
+    with terminable(), Beats(Told(PeerInstructions(**{**dict(orders), **change})), orders, PeerState.JOINING) as beats:
         threading.Event().wait(20)
         raise AssertionError("it was not interrupted")
     assert beats.verdict == verdict
 
 
 def test_a_peer_that_fetches_while_the_swarm_is_resumed_begins_with_the_new_run(monkeypatch):
-    monkeypatch.setattr(_swarm_beats, "BEAT_S", 0.001)
-    link = Told(PeerOrders(status="running", run_id="r-2"), PeerOrders(status="running", run_id="r-2"))
-    with terminable(), Beats(link, PeerOrders(status="running", run_id="r-1"), PeerState.JOINING) as beats:
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
+    link = Told(PeerInstructions(status="running", run_id="r-2"), PeerInstructions(status="running", run_id="r-2"))
+    with terminable(), Beats(link, PeerInstructions(status="running", run_id="r-1"), PeerState.JOINING) as beats:
         assert link.beaten.wait(20)
-    assert (beats.verdict, beats.orders.run_id) == (None, "r-2")
+    assert (beats.verdict, beats.instructions.run_id) == (None, "r-2")
 
 
 def test_ctrl_c_while_a_peer_fetches_is_ctrl_c():
-    link = Told(PeerOrders(status="running", run_id="r-1"))
-    with pytest.raises(KeyboardInterrupt), Beats(link, PeerOrders(status="running", run_id="r-1"), PeerState.JOINING):
+    link = Told(PeerInstructions(status="running", run_id="r-1"))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Beats(link, PeerInstructions(status="running", run_id="r-1"), PeerState.JOINING),
+    ):
         raise KeyboardInterrupt

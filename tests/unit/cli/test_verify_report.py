@@ -1,11 +1,11 @@
-"""What verify-resume concludes from what two runs have left. The runs themselves: tests/integration/test_verify_resume.py."""
+"""Conclusions of verify-resume from two runs. The runs themselves: tests/integration/test_verify_resume.py."""
 
 import json
 
 import pytest
 
-from shoal.cli._verify import Evidence, Plan, _first_metric, check, describe, read_events
-from shoal.cli._verify_start import Start, check_same_weights, read_starts, remarks, uncontrolled, unseeded
+from shoal.cli.verify.report import Evidence, Plan, _first_metric, check, describe, read_events
+from shoal.cli.verify.start import Start, check_same_weights, read_starts, remarks, uncontrolled, unseeded
 from shoal.core.errors import JobFailed, UsageError
 from shoal.sdk.verify import Verify
 
@@ -19,8 +19,8 @@ def evidence(events, path="checkpoint", failure=None):
 
 
 def test_the_plan_is_what_the_sdk_understands():
-    assert json.loads(PLAN.asked(kill=False)) == {"stop_at": 8}
-    assert Verify.from_env({"SHOAL_VERIFY": PLAN.asked(kill=True, captured=True), "SHOAL_SPOOL": "/s"}) is not None
+    assert json.loads(PLAN.env_value(kill=False)) == {"stop_at": 8}
+    assert Verify.from_env({"SHOAL_VERIFY": PLAN.env_value(kill=True, captured=True), "SHOAL_SPOOL": "/s"}) is not None
     with pytest.raises(UsageError, match="at least one step"):
         Plan(0, 1)
 
@@ -37,14 +37,14 @@ def test_what_went_as_planned_passes():
 @pytest.mark.parametrize(
     ("whole", "broken", "words"),
     [
-        (evidence([]), evidence([]), "never told Shoal of a step"),
+        (evidence([]), evidence([]), "reported no steps to Shoal"),
         (evidence([("unprepared", 8)]), evidence([("unprepared", 5)]), "not run.prepare"),
         (evidence([], failure="ValueError: x"), evidence([]), "ValueError: x"),
         (evidence([("started", 0)], None), evidence([("started", 0)], None), "ended before step 8"),
         (evidence([("resumed", 40), ("stopped", 41)]), evidence([]), "starts from a checkpoint of step 40"),
         (evidence(WHOLE), evidence(WHOLE), "was not killed"),
-        (evidence(WHOLE), evidence([("killed", 5), ("started", 0), ("stopped", 8)]), "but from the beginning"),
-        (evidence(WHOLE), evidence([("killed", 5), ("resumed", 4), ("stopped", 8)]), "but at step 4"),
+        (evidence(WHOLE), evidence([("killed", 5), ("started", 0), ("stopped", 8)]), "but started from the beginning"),
+        (evidence(WHOLE), evidence([("killed", 5), ("resumed", 4), ("stopped", 8)]), "but started at step 4"),
         (evidence(WHOLE), evidence(BROKEN[:3], None), "resumed run ended before step 8"),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_difference_is_described_by_what_it_is_and_where():
     tensor = {"file": "model.pt", "where": "net.weight", "what": "tensor", "index": [0, 3], "count": 2, "of": 8}
     text = describe(tensor | {"first": 0.5, "second": 0.25, "max_difference": 0.25})
     assert text == (
-        "a weight of the model, net.weight in model.pt, at [0, 3]: 0.5 unbroken, 0.25 resumed (2 of 8 values, by 0.25 at most)"
+        "a weight of the model, net.weight in model.pt, at [0, 3]: 0.5 unbroken, 0.25 resumed (2 of 8 values, by at most 0.25)"
     )
     value = {"file": "training.pt", "where": "rng[1].python", "what": "value", "first": 1, "second": 2}
     assert describe(value).startswith("a random generator, rng[1].python in training.pt (value): 1 unbroken")

@@ -57,8 +57,8 @@ def main() -> None:
     me = psutil.Process()
     who: dict[str, Any] = {"pid": me.pid, "create_time": me.create_time(), "boot_id": boot_id()}
     if not args.old:
+        from shoal.core.directory_identity import place
         from shoal.core.instance import claim
-        from shoal.core.place import place
 
         Handler.instance = claim(layout).id
         who |= {"instance": Handler.instance, "place": place(layout.server_dir)}

@@ -263,16 +263,16 @@ class Screen(io.StringIO):
 
 
 def test_a_long_download_tells_how_far_it_is():
-    from shoal.client.download import Told
+    from shoal.client.download import DownloadProgress
 
     for to, told in ((Screen(), ["\rDownloading m: 50% of 4.0 MB", "\rDownloading m: 100% of 4.0 MB\n"]), (io.StringIO(), ["Downloading m: 50% of 4.0 MB\n"])):  # fmt: skip
         clock = iter([0.0, 0.1, 2.0, 2.1, 2.2])
-        with Told("m", 4_000_000, to, clock=lambda clock=clock: next(clock)) as bar:
+        with DownloadProgress("m", 4_000_000, to, clock=lambda clock=clock: next(clock)) as bar:
             for num_bytes in (1_000_000, 1_000_000, 1_000_000, 1_000_000):
                 bar.add(num_bytes)
         assert to.getvalue() == "".join(told)
     quiet = io.StringIO()
-    with Told("m", 1, quiet, quiet=True, clock=iter([0.0, 9.0]).__next__) as bar:
+    with DownloadProgress("m", 1, quiet, quiet=True, clock=iter([0.0, 9.0]).__next__) as bar:
         bar.add(1)
     assert quiet.getvalue() == ""
 

@@ -1,4 +1,4 @@
-"""Which server, key and workspace: flags before environment before the file; a key never goes to another server."""
+"""Choice of server, key and workspace: options before environment before the file; a key never goes to another server."""
 
 from __future__ import annotations
 

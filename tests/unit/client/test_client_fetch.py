@@ -153,7 +153,7 @@ def test_a_folder_of_someone_elses_in_the_way_is_refused(stored, tmp_path):
     source.break_after = None
     (aside,) = tmp_path.glob(".out.*.partial")
     aside.chmod(0o777)
-    with pytest.raises(Refused, match="in the way"):
+    with pytest.raises(Refused, match="exists and is not a private folder"):
         fetch_tree(manifest, source, tmp_path / "out")
 
 

@@ -12,7 +12,20 @@ import pytest
 from stubserver import Stub, hang_up, reply
 
 from shoal.client._http import Http, segment
-from shoal.core.errors import Forbidden, Internal, InvalidName, NotFound, Refused, ShoalError, TimedOut, Unreachable
+from shoal.core.errors import (
+    Busy,
+    Forbidden,
+    Internal,
+    InvalidName,
+    InvalidSpec,
+    NotFound,
+    Refused,
+    ShoalError,
+    StorageFailing,
+    StorageFull,
+    TimedOut,
+    Unreachable,
+)
 from shoal.core.people import UserView, WorkspaceCreate
 
 USER = {"id": "usr_1", "email": "a@b", "name": "", "is_admin": True, "created_at": "2025-01-01T00:00:00Z"}
@@ -41,6 +54,60 @@ def test_parameters_without_a_value_are_left_out(stub: Stub, http: Http) -> None
     stub.will(reply(body=[]))
     http.fetch(list, "/jobs", status=None, limit=5)
     assert stub.asked[0].path == "/api/v1/jobs?limit=5"
+
+
+def test_a_request_the_server_was_too_busy_to_begin_is_sent_again_whatever_its_method(
+    stub: Stub, http: Http, slept: list[float]
+) -> None:
+    stub.will(*[reply(503, Busy().to_wire())] * 8, reply(201, USER))
+    assert http.call(UserView, "POST", "/workspaces", WorkspaceCreate(name="w")).email == "a@b"
+    assert len(stub.asked) == 9 and len(slept) == 8 and min(slept) >= 0.5
+
+
+@pytest.mark.parametrize("error", [StorageFull("Full.", hint="free some"), StorageFailing("Full.", hint="free some")])
+def test_a_sick_disk_is_waited_for_as_long_as_the_server_asks_and_reported_once(
+    stub: Stub, http: Http, slept: list[float], error: ShoalError
+) -> None:
+    said: list[str] = []
+    http.on_wait = said.append
+    stub.will(*[reply(error.http_status, error.to_wire(), {"Retry-After": "5"})] * 30, reply(body=USER))
+    assert http.fetch(UserView, "/auth/me").id == "usr_1"
+    assert len(slept) == 30 and min(slept) >= 3.75 and max(slept) <= 12.5 and sum(slept) < 400
+    assert said == ["Full. (free some) Trying again for 10 min; Ctrl-C gives up."]
+
+
+def test_the_patience_with_a_sick_disk_ends_with_its_error(stub: Stub, http: Http, slept: list[float]) -> None:
+    http.patience_s = 30.0
+    stub.will(reply(507, StorageFull("Full.").to_wire()))
+    with pytest.raises(StorageFull, match="Full"):
+        http.fetch(UserView, "/auth/me")
+    assert sum(slept) == pytest.approx(30.0)
+
+
+def test_the_patience_with_a_sick_disk_can_be_set(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> None:
+    monkeypatch.setenv("SHOAL_PATIENCE_S", "0")
+    stub.will(reply(507, StorageFull().to_wire()))
+    http = Http(stub.url)
+    with pytest.raises(StorageFull):
+        http.fetch(UserView, "/auth/me")
+    http.close()
+    assert len(stub.asked) == 1
+    monkeypatch.setenv("SHOAL_PATIENCE_S", "long")
+    with pytest.raises(InvalidSpec, match="SHOAL_PATIENCE_S: 'long'"):
+        Http(stub.url)
+
+
+@pytest.mark.parametrize("error", [StorageFull, StorageFailing, Unreachable])
+def test_a_post_is_sent_again_only_if_the_server_says_that_nothing_was_changed(
+    stub: Stub, http: Http, error: type[ShoalError]
+) -> None:
+    status = error.http_status
+    stub.will(
+        reply(status, error(details={"unchanged": True}).to_wire()), reply(status, error().to_wire()), reply(body={})
+    )
+    with pytest.raises(error):
+        http.send("POST", "/workspaces", body=WorkspaceCreate(name="a"))
+    assert len(stub.asked) == 2
 
 
 def test_a_wire_error_becomes_its_exception(stub: Stub, http: Http) -> None:

@@ -175,7 +175,7 @@ def test_a_start_that_was_interrupted_is_told_of_seen_and_stopped(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(patience.Patience, "step", interrupt)
         local.start_server(layout, command=[sys.executable, "-c", "import time; time.sleep(600)"], say=said.append)
-    assert "goes on starting" in said[-1] and "shoal server status" in said[-1]
+    assert "continues to start" in said[-1] and "shoal server status" in said[-1]
     record = local.starting_record(layout)
     assert record is not None and record.doing == "loading its program"
     stopped = local.stop_server(layout)
@@ -263,7 +263,7 @@ def test_a_missing_extra_is_explained_with_the_pip_command(layout: Layout, monke
     monkeypatch.setattr(local, "SERVER_MODULES", ("json", "no_such_module"))
     with pytest.raises(MissingExtra, match="no_such_module") as caught:
         local.start_server(layout)
-    assert "pip install 'shoal[server]'" in (caught.value.hint or "")
+    assert "pip install 'shoal-train[server]'" in (caught.value.hint or "")
 
 
 def test_a_key_others_can_read_is_refused(layout: Layout) -> None:
@@ -271,7 +271,7 @@ def test_a_key_others_can_read_is_refused(layout: Layout) -> None:
     layout.owner_key.write_text("k")
     layout.owner_key.chmod(0o640)
     record = local.ServerRecord(1, "http://127.0.0.1:9", boot_id(), 0.0)
-    with pytest.raises(AuthError, match="read by others"):
+    with pytest.raises(AuthError, match="read by other users"):
         local.owner_key(layout, record)
     layout.owner_key.chmod(0o600)
     assert local.owner_key(layout, record) == "k"

@@ -153,7 +153,7 @@ def test_requests_take_about_a_second_each(monkeypatch, bytes_per_s, least, most
     piece = memoryview(b"x" * 500_000)
     with Sender(line, lambda _: None, clock=lambda: line.now) as sender:
         for i in range(160):
-            sender.take([(chunk_hash(str(i).encode()), piece)])
+            sender.add([(chunk_hash(str(i).encode()), piece)])
         sender.finish()
     assert least <= max(line.requests[-3:-1]) <= most + len(piece)
 
@@ -168,7 +168,7 @@ def one_by_one(server, monkeypatch):
     def send(numbers):
         with Sender(server, lambda _: None) as sender:
             for data in (b"%d" % n for n in numbers):
-                sender.take([(chunk_hash(data), memoryview(data))])
+                sender.add([(chunk_hash(data), memoryview(data))])
             sender.finish()
 
     return send

@@ -14,7 +14,7 @@ VARIANTS = [
     CUSTOM_LOOP.replace('torch.device("cuda:0" if torch.cuda.is_available() else "cpu")', 'torch.device("cuda:0")'),
     CUSTOM_LOOP.replace("(\n    torch.nn.parallel.DistributedDataParallel(model)\n)", "(model)"),
 ]
-"""What the guide leaves to choice; the integration tests run these too."""
+"""Variants that the guide allows; the integration tests run these too."""
 
 
 def test_the_copy_of_the_guide_has_all_its_blocks():

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 class Record(NamedTuple):
-    """As hivemind's DHT gives values."""
+    """A value as hivemind's DHT returns it."""
 
     value: Any
     expiration_time: float

@@ -25,7 +25,7 @@ def test_the_example_holds_each_block_as_it_stands(name, block):
 
 
 def pieces(block: str) -> list[str]:
-    """What stands between lines of prose."""
+    """Return the code between lines of prose."""
     found: list[list[str]] = [[]]
     for line in block.splitlines():
         if CODE.match(line):

@@ -1,4 +1,4 @@
-"""What TopSpin scripts read and write: feature files, records, model files, figures, logs."""
+"""Files that TopSpin scripts read and write: feature files, records, model files, figures, logs."""
 
 import pickle
 import struct
@@ -11,7 +11,7 @@ import torch
 
 from shoal.compat.topspin import datasets, draw_figure, saved, seeds, stopper, stopping
 from shoal.compat.topspin.batches import as_call, as_result
-from shoal.compat.topspin.figures import Figures, draw_all
+from shoal.compat.topspin.figures import Figures, draw_all, usual_ending
 from shoal.compat.topspin.helper import (
     command,
     get_files_in_folder,
@@ -25,6 +25,8 @@ from shoal.compat.topspin.helper import (
 from shoal.compat.topspin.logs import Logger, Timer
 from shoal.compat.topspin.measure import Measure
 from shoal.core.errors import NotFound, UsageError
+
+START = {".png": b"\x89PNG", ".svg": b"<svg"}
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +202,7 @@ def test_what_train_one_batch_returns_is_understood_in_all_versions():
     assert found["samples"] == 3 and found["figures"] == {"f1": 0.5}
     with pytest.raises(UsageError, match="returned a float"):
         as_result(1.0, call)
-    with pytest.raises(UsageError, match="holds no tensor"):
+    with pytest.raises(UsageError, match="contains no tensor"):
         as_result(loss, as_call(["text"]))
 
 
@@ -212,8 +214,9 @@ def test_figures_are_drawn_smoothed_and_listed():
     data = figures.with_losses([1 / (n + 1) for n in range(40)])
     Path("work/run.x/meta").mkdir(parents=True)
     names = {p.name for p in draw_all("work/run.x", data, [1, 8])}
-    assert {"run.x.train.loss.png", "run.x.train.loss.smoothed_8.png", "run.x.train.f1.png"} <= names
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in Path("work/run.x").glob("*.png"))
+    end = usual_ending()
+    assert {f"run.x.train.loss{end}", f"run.x.train.loss.smoothed_8{end}", f"run.x.train.f1{end}"} <= names
+    assert all(p.read_bytes().startswith(START[end]) for p in Path("work/run.x").glob(f"*{end}"))
     again = Figures()
     again.load_state_dict(figures.state_dict())
     assert again.lines == figures.lines
@@ -225,7 +228,9 @@ def test_the_figure_tool_lists_cuts_and_draws(capsys):
     assert draw_figure.main(["--path_work", "run", "--show"]) == 0
     assert "0    : f1" in (shown := capsys.readouterr().out) and "x.range: [0, 3]" in shown
     assert draw_figure.main(["--path_work", "run", "--line_IDs", "1", "--x_from", "1", "--out_file", "o.png"]) == 0
-    assert Path("o.png").read_bytes().startswith(b"\x89PNG")
+    assert Path(f"o{usual_ending()}").read_bytes().startswith(START[usual_ending()])
+    assert draw_figure.main(["--path_work", "run", "--out_file", "all.svg"]) == 0
+    assert all(Path(name).read_bytes().startswith(START[".svg"]) for name in ("all.svg", "all.loss.svg"))
     assert draw_figure.main(["--path_work", "run", "--line_IDs", "7", "--out_file", "o.png"]) == 2
     assert "there is no line 7" in capsys.readouterr().err
     assert draw_figure.main(["--path_work", "none", "--show"]) == 3

@@ -67,7 +67,7 @@ def test_the_folders_of_a_run_follow_from_its_work_folder():
 
 
 def test_there_is_one_instance_and_the_class_is_not_called():
-    with pytest.raises(UsageError, match="not made by calling"):
+    with pytest.raises(UsageError, match="cannot be created by calling"):
         Plain()
     param = Plain.get_instance()
     assert Plain.get_instance() is param
@@ -218,7 +218,7 @@ def test_version_4_names_the_run_to_restore_by_its_own_word():
         def __init__(self):
             super().__init__("old", restore_training_from_path_work="work/none")
 
-    with pytest.raises(UsageError, match="no run to go on with at work/none"):
+    with pytest.raises(UsageError, match="no run to restore at work/none"):
         of(Lost)
 
 
@@ -233,5 +233,5 @@ def test_a_worker_gets_the_parameters_of_its_starter(monkeypatch, tmp_path):
 
 def test_debug_mode_settles_for_the_first_variant():
     param = of(Trained, lr=ParameterRange([0.5, 0.25]))
-    param.settle()
+    param.use_first_variant()
     assert param.lr == 0.5 and param.is_instance()

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from shoal.compat.topspin import stopping
+from shoal.compat.topspin.figures import usual_ending
 from shoal.compat.topspin.logs import Logger
 from shoal.compat.topspin.model import ModelBase, ModelWrapperBase
 from shoal.compat.topspin.param import ParamBase
 from shoal.compat.topspin.predict import PredictorBase
 from shoal.compat.topspin.train import TrainerBase
-from shoal.sdk import group
+from shoal.sdk.ranks import group
 from shoal.train.bug import NonFiniteLoss
 
 
@@ -51,7 +52,7 @@ class Predictor(PredictorBase):
 
 
 class Trainer(TrainerBase):
-    """In the shape of 1.2.1."""
+    """Trainer in the style of version 1.2.1."""
 
     epochs = 1024
 
@@ -190,8 +191,8 @@ def test_a_run_leaves_the_files_of_topspin():
     assert [x for x, _ in figures["vali_file.vali"]] == [9, 19, 29]
     assert [-y for _, y in figures["vali_file.vali"]] == history
     for name in (
-        f"{root.name}.train.loss.png",
-        f"{root.name}.train.loss.smoothed_256.png",
+        f"{root.name}.train.loss{usual_ending()}",
+        f"{root.name}.train.loss.smoothed_256{usual_ending()}",
         "log.error",
         "log/log.rank_0",
     ):
@@ -315,8 +316,8 @@ def test_a_stopped_run_saves_says_so_and_goes_on_exactly():
         def train_one_batch(self, x, note):
             if len(self.batches) == 13:
                 told = threading.Event()
-                stop = self._lock_watch._tell
-                self._lock_watch._tell = lambda why: (stop(why), told.set())
+                stop = self._lock_watch._on_removed
+                self._lock_watch._on_removed = lambda why: (stop(why), told.set())
                 stopping.stop(self._param.path_work)
                 assert told.wait(10)
             return super().train_one_batch(x, note)

@@ -1,4 +1,4 @@
-"""What people write about machines: targets, GPUs, servers files."""
+"""Descriptions of machines as people write them: targets, GPUs, servers files."""
 
 import pytest
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ def test_a_bad_line_of_a_servers_file_is_refused_with_an_example(text):
 
 def test_gpus_are_numbers():
     assert parse_gpus("0,1,3") == [0, 1, 3]
-    with pytest.raises(InvalidSpec, match="no list of GPUs"):
+    with pytest.raises(InvalidSpec, match="not a list of GPU numbers"):
         parse_gpus("all")
 
 
@@ -51,5 +51,5 @@ def test_what_could_be_taken_for_something_else_is_refused(field, value):
 
 
 def test_gpus_and_slots_are_at_odds():
-    with pytest.raises(ValidationError, match="at odds"):
+    with pytest.raises(ValidationError, match="cannot be combined"):
         PoolAdd(host="10.0.0.5", gpus=[0], slots=2)

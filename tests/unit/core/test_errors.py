@@ -11,7 +11,7 @@ def test_an_error_survives_the_wire():
 
 
 def test_the_docstring_is_the_default_message():
-    assert NotFound().message == "There is no such thing here."
+    assert NotFound().message == "The requested object was not found."
 
 
 def test_an_unknown_code_becomes_the_nearest_class():

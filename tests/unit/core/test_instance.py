@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from shoal.core.instance import Instance, claim, instance_id, is_held, settle
-from shoal.core.place import is_copied_node
+from shoal.core.directory_identity import is_copied_node
+from shoal.core.instance import Instance, claim, instance_id, is_held, mark_copy_handled
 from shoal.core.settings import Layout
 
 
@@ -50,7 +50,7 @@ def test_a_copy_gets_its_own_id_and_says_whose_it_is_a_copy_until_that_was_settl
     second = claim(copy)
     assert second.id != first.id and second.copy_of == first.id
     assert claim(copy) == second, "the server may have been killed before it had dealt with it"
-    settle(copy, second)
+    mark_copy_handled(copy, second)
     assert claim(copy) == Instance(second.id)
     assert claim(layout) == first
 
@@ -105,7 +105,7 @@ def test_the_lock_of_a_copy_is_free_while_the_original_is_held(layout):
 
 
 def test_a_copied_node_directory_is_told_from_a_moved_one(tmp_path):
-    from shoal.agent.node import WorkDir
+    from shoal.agent.node.workdir import WorkDir
 
     node, copy, moved = tmp_path / "att.0", tmp_path / "copy", tmp_path / "moved"
     WorkDir(node).sign_in()

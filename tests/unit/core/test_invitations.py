@@ -49,7 +49,7 @@ def test_a_machine_without_the_extra_is_told_what_to_install(made, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra) as told:
         unseal(made[1])
-    assert "shoal[swarm]" in told.value.hint
+    assert "shoal-train[swarm]" in told.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "hello", "shoalk_abc", "shoalw_", "shoalw_ä", "shoalw_../../x"])
@@ -71,6 +71,12 @@ def test_a_link_is_a_server_and_a_token():
     assert split_link("<http://a.example/shoal/join/shoalw_x/>") == ("http://a.example/shoal", "shoalw_x")
     assert split_link("shoalw_x") == (None, "shoalw_x")
     assert split_link(link_of("http://a.example/shoal/", "shoalw_x")) == ("http://a.example/shoal", "shoalw_x")
+    private = link_of("https://10.0.0.5:8443", "shoalw_x", "sha256:4f0c")
+    assert private == "https://10.0.0.5:8443/join/shoalw_x#sha256:4f0c"
+    assert (
+        split_link(private) == ("https://10.0.0.5:8443", "shoalw_x")
+        and split_link("shoalw_x#sha256:4f")[1] == "shoalw_x"
+    )
     for other in ("ftp://a/join/shoalw_x", "https://a.example/shoalw_x", "https:///join/x"):
         with pytest.raises(InvalidSpec, match="not a link"):
             split_link(other)

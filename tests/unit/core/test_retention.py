@@ -1,8 +1,8 @@
-"""Which of a job's checkpoints stay."""
+"""Checkpoints of a job that are kept."""
 
 import pytest
 
-from shoal.core.checkpoints import Retention
+from shoal.core.retention import Retention
 
 
 def rows(*metrics, kept=()):

@@ -4,6 +4,7 @@ from pydantic import ValidationError
 from shoal.core.errors import InvalidName, InvalidSpec
 from shoal.core.jobs import JobSpec
 from shoal.core.settings import Layout, ServerSettings
+from shoal.core.swarm import SwarmTerms
 
 
 def spec(**changes):
@@ -73,3 +74,13 @@ def test_an_unknown_setting_is_named(tmp_path):
     layout.settings_file.write_text("slotz = 3\n")
     with pytest.raises(InvalidSpec, match="slotz"):
         ServerSettings.load(layout)
+
+
+def test_a_swarm_open_to_strangers_aggregates_robustly_unless_told_otherwise():
+    def aggregation(**terms):
+        return SwarmTerms(target_batch_size=8, **terms).aggregation
+
+    assert [aggregation(trust=trust) for trust in ("trusted", "invited", "open")] == ["mean", "mean", "robust"]
+    assert aggregation(trust="open", aggregation="mean") == "mean"
+    stored = SwarmTerms(target_batch_size=8, trust="open", aggregation="mean").model_dump(mode="json")
+    assert SwarmTerms.model_validate(stored).aggregation == "mean"

@@ -133,7 +133,7 @@ def test_a_frozen_process_holds_no_one_up_for_long(server, cache, monkeypatch):
 
 
 def test_a_forked_child_starts_afresh(server, cache):
-    """As a DataLoader worker does, while the parent's threads hold locks and chunks are on their way."""
+    """Fork like a DataLoader worker, while the parent's threads hold locks and chunks are being fetched."""
     chunks = Chunks(server, cache)
     server.gate.clear()
     chunks.warm(ALL[:8])

@@ -11,11 +11,11 @@ ALONE = Deal()
 counts = st.lists(st.integers(0, 9), max_size=14)
 worlds = st.integers(1, 6)
 batches = st.integers(1, 4)
-lanes = st.sampled_from([1, 2, 3, 4])
+cursors = st.sampled_from([1, 2, 3, 4])
 
 
 class Block:
-    """A lane on a block of known length; with `hidden`, one that has to be asked."""
+    """A cursor on a block of known length; with `hidden`, one that has to be asked."""
 
     def __init__(self, block, start, count, hidden=False):
         self.block, self.start, self.count, self.hidden = block, start, count, hidden
@@ -39,17 +39,17 @@ def route(lengths, deal=ALONE, *, by=3, place=BEGINNING, low=None, hidden=(), no
     steps = walk(len(lengths), min(by, len(lengths)), take, deal, place=place, low=low, note=note)
     while True:
         try:
-            position, lane, turn = next(steps)
+            position, cursor, turn = next(steps)
         except StopIteration as stop:
             return found, stop.value
-        found.append((position, lane.block, turn - lane.start))
+        found.append((position, cursor.block, turn - cursor.start))
 
 
 def share(*args, **options):
     return [(block, record) for _, block, record in route(*args, **options)[0]]
 
 
-@given(counts, lanes)
+@given(counts, cursors)
 def test_every_record_has_one_place_in_the_order(lengths, by):
     found, length = route(lengths, by=by)
     assert [position for position, _, _ in found] == list(range(sum(lengths)))
@@ -59,11 +59,11 @@ def test_every_record_has_one_place_in_the_order(lengths, by):
     assert length == sum(lengths)
 
 
-def test_lanes_take_turns_and_then_the_next_block():
+def test_cursors_take_turns_and_then_the_next_block():
     assert share([2, 4, 1, 2], by=2) == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (1, 2), (3, 0), (1, 3), (3, 1)]
 
 
-@given(counts, lanes, worlds)
+@given(counts, cursors, worlds)
 def test_a_rank_gets_every_nth_sample_of_the_one_order(lengths, by, world):
     order = share(lengths, by=by)
     for rank in range(world):
@@ -97,7 +97,7 @@ def test_another_number_of_ranks_goes_on_with_exactly_what_is_left(lengths, befo
     assert share(lengths, Deal(0, after, base=position)) == order[position:][::after]
 
 
-@given(counts, lanes, worlds, st.integers(1, 3), batches, st.sets(st.integers(0, 13)), st.integers(0, 60))
+@given(counts, cursors, worlds, st.integers(1, 3), batches, st.sets(st.integers(0, 13)), st.integers(0, 60))
 def test_blocks_that_have_to_be_asked_change_nothing(lengths, by, world, workers, batch, hidden, low):
     for rank in range(world):
         deal = Deal(rank, world, rank % workers, workers, batch)
@@ -105,7 +105,7 @@ def test_blocks_that_have_to_be_asked_change_nothing(lengths, by, world, workers
         assert route(lengths, deal, by=by, low=low, hidden=hidden) == expected
 
 
-@given(counts, lanes, worlds, st.sets(st.integers(0, 13)), st.data())
+@given(counts, cursors, worlds, st.sets(st.integers(0, 13)), st.data())
 def test_a_walk_can_begin_at_any_place_it_noted(lengths, by, world, hidden, data):
     noted = [BEGINNING]
     route(lengths, by=by, hidden=hidden, note=noted.append)
@@ -146,14 +146,14 @@ def test_epochs_and_seeds_have_different_orders():
     assert len(orders) == 9
 
 
-def test_there_are_no_more_lanes_than_blocks():
+def test_there_are_no_more_cursors_than_blocks():
     assert [width(n) for n in (0, 1, 5, 7, 47, 48, 1000)] == [0, 1, 4, 6, 24, 48, 48]
 
 
 @given(st.lists(st.integers(1, 9), min_size=300, max_size=300))
 @settings(max_examples=20, deadline=None)
 def test_a_rank_reads_few_blocks_of_others(lengths):
-    """Whatever the lengths: lanes stay with their rank until the last blocks run out."""
+    """For any lengths, cursors stay with their rank until the last blocks run out."""
     for world in (2, 3, 8, 16):
         blocks = {block for block, _ in share(lengths, Deal(1, world), by=48)}
         assert len(blocks) <= 300 / world + 60

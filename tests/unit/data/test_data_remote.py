@@ -49,7 +49,7 @@ class TestAccess:
 
 
 class Answers:
-    """In place of the connection: gives these answers in turn, the last one for ever; None is the truth."""
+    """Replacement of the connection: gives these answers in turn, the last one forever; None is the real answer."""
 
     url = "http://server"
 

@@ -107,7 +107,7 @@ def test_a_file_that_shrinks_or_goes_is_an_error_and_not_an_end(folder):
     with pytest.raises(Corrupt, match="gave 1 bytes where 5"):
         source.read("top.txt", 0, 5)
     (folder / "top.txt").unlink()
-    with pytest.raises(NotFound, match="not there any more"):
+    with pytest.raises(NotFound, match="does not exist any more"):
         source.read("top.txt", 0, 5)
 
 

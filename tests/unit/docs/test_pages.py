@@ -1,15 +1,19 @@
 """The written pages: links lead somewhere, commands parse, the README fits a screen, dependencies have reasons."""
 
+import contextlib
 import functools
 import re
 import shlex
+import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cyclopts.exceptions import CycloptsError, MissingArgumentError
 
 from shoal.cli.main import app
+from shoal.cli.shared.aliases import expand
 from shoal.testing.each import check_each
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,10 +54,11 @@ def test_every_shoal_command_shown_is_one_the_parser_takes():
 
 
 def commands_shown_are_taken(_, text):
+    has_project = "shoal.yaml" in text
     for command in shoal_commands(text):
         words = shlex.split(command, comments=True)[1:]
         try:
-            check(tuple(words))
+            check(tuple(words), has_project=has_project)
         except CycloptsError as error:
             raise AssertionError(f"{command}\n{error}") from None
 
@@ -94,7 +99,7 @@ def test_every_dependency_has_its_reason():
     listed = project["dependencies"] + [d for extra in project["optional-dependencies"].values() for d in extra]
     for requirement in listed:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]
-        if name != "shoal":
+        if name != "shoal-train":
             assert re.search(rf"^\| `{re.escape(name)}` \| \S.+ \|$", page, re.MULTILINE), f"no reason for {name}"
 
 
@@ -107,13 +112,28 @@ def test_every_page_is_reachable_from_the_index():
 
 
 @functools.cache  # many pages show the same commands; those that fail are not kept
-def check(words: tuple[str, ...]) -> None:
-    """As main() does: the options of every command first, the rest by the command itself."""
+def check(words: tuple[str, ...], *, has_project: bool = False) -> None:
+    """Parse like main(): the options of every command first, the rest by the command itself.
+
+    `has_project`: in a folder with a project file, for pages about it. Elsewhere `training run` needs a name.
+    """
     if not words or {"--help", "--version"} & set(words):
         return
-    _, bound, _ = app.meta.parse_args(list(words), exit_on_error=False, print_error=False)
+    with project_folder() if has_project else contextlib.nullcontext():
+        parse(words)
+
+
+@contextlib.contextmanager
+def project_folder() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("shoal.yaml").write_text("run: train.py\nprofiles: {big: {}, debug: {}, cpu: {}}\n")
+        yield
+
+
+def parse(words: tuple[str, ...]) -> None:
+    _, bound, _ = app.meta.parse_args(list(expand(app, words)), exit_on_error=False, print_error=False)
     if bound.args:
-        app.parse_args(bound.args, exit_on_error=False, print_error=False)
+        app.parse_args(expand(app, bound.args), exit_on_error=False, print_error=False)
 
 
 def shoal_commands(text: str) -> list[str]:

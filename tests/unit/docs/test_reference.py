@@ -11,7 +11,7 @@ pytest.importorskip("fastapi", reason="needs the server extra")
 from generator import api, cli
 from generator.__main__ import main as generate
 
-from shoal.cli import _errors
+from shoal.cli.shared import errors
 from shoal.core.errors import BY_CODE
 from shoal.core.jobs import RESERVED_ENV
 from shoal.core.settings import ENV_VARS, ServerSettings
@@ -85,7 +85,7 @@ def test_every_error_code_and_exit_code_is_documented(reference):
         if code != "error":
             assert f"| `{code}` | `{error.__name__}` | {error.http_status} | {error.exit_code} |" in page
         assert f"| `{error.exit_code}` |" in exits
-    for code in (_errors.EXIT_USAGE, _errors.EXIT_BUG, _errors.EXIT_INTERRUPTED, _errors.EXIT_BROKEN_PIPE):
+    for code in (errors.EXIT_USAGE, errors.EXIT_BUG, errors.EXIT_INTERRUPTED, errors.EXIT_BROKEN_PIPE):
         assert f"| `{code}` |" in exits
 
 

@@ -1,4 +1,4 @@
-"""How Ray is started: always with a token, never open to more than it must be, and nowhere if it is not installed."""
+"""Start of Ray: always with a token, never more open than necessary, and nowhere if it is not installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from shoal.core.errors import MissingExtra, Refused
 from shoal.core.settings import Layout
-from shoal.engines.ray import node
+from shoal.engines.ray import daemon
 from shoal.engines.ray.head import Head
 
 
@@ -20,26 +20,26 @@ def options(**more: object) -> argparse.Namespace:
 
 
 def test_authentication_is_forced_whatever_the_environment_says() -> None:
-    assert node.ENVIRONMENT["RAY_AUTH_MODE"] == "token"
+    assert daemon.ENVIRONMENT["RAY_AUTH_MODE"] == "token"
 
 
 def test_the_heads_dashboard_listens_on_loopback() -> None:
-    argv = node.ray_argv(options(head=True, address="10.0.0.1"), Path("/t"))
+    argv = daemon.ray_argv(options(head=True, address="10.0.0.1"), Path("/t"))
     assert {"--head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1"} <= set(argv)
 
 
 def test_a_machine_says_its_name_and_slots_and_offers_ray_nothing_else() -> None:
-    argv = node.ray_argv(options(join="10.0.0.1:1"), Path("/t"))
+    argv = daemon.ray_argv(options(join="10.0.0.1:1"), Path("/t"))
     assert '--resources={"machine:m": 1, "shoal_slot": 3}' in argv
     assert {"--address=10.0.0.1:1", "--num-cpus=0", "--num-gpus=0"} <= set(argv)
 
 
 def test_rays_sockets_fit_into_what_the_kernel_takes() -> None:
     short, long = Path("/Users/a/.shoal/ray"), Path("/Users/a-user-with-a-very-long-name/data/shoal/server/ray")
-    assert node.temp_dir(short).is_relative_to(short)
-    assert node.temp_dir(long) == node.temp_dir(long) != node.temp_dir(long / "other")
+    assert daemon.temp_dir(short).is_relative_to(short)
+    assert daemon.temp_dir(long) == daemon.temp_dir(long) != daemon.temp_dir(long / "other")
     for folder in (short, long):
-        deepest = node.temp_dir(folder) / "session_2026-12-31_23-59-59_123456_1234567" / "sockets" / "plasma_store.10"
+        deepest = daemon.temp_dir(folder) / "session_2026-12-31_23-59-59_123456_1234567" / "sockets" / "plasma_store.10"
         assert len(str(deepest)) <= 107
 
 
@@ -53,9 +53,9 @@ def test_without_ray_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra) as caught:
         Head(Layout(tmp_path)).ensure("127.0.0.1")
-    assert caught.value.hint == "pip install 'shoal[ray]'"
+    assert caught.value.hint == "pip install 'shoal-train[ray]'"
 
 
 def test_stopping_what_does_not_run_is_fine(tmp_path: Path) -> None:
     Head(Layout(tmp_path)).stop()
-    assert node.stop(tmp_path) == 0
+    assert daemon.stop(tmp_path) == 0

@@ -1,10 +1,12 @@
-"""What Slurm's programs print, as 22.05 and later do."""
+"""Parsing of the output of Slurm's programs, version 22.05 and later."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from shoal.agent.wire import JoinReply, Launch
+from shoal.agent.workers import runtime
 from shoal.engines.slurm import text
 from shoal.engines.slurm.step import placed
 
@@ -28,6 +30,7 @@ def test_hosts_of_the_default_partition_are_those_with_a_star():
     assert [h.state for h in hosts.values()] == ["up", "up", "draining", "lost", "up", "up"]
     assert hosts["c3"].problem == "Slurm says drained: Kernel upgrade | tonight"
     assert hosts["c1"].problem is None
+    assert [hosts[name].types for name in ("c2", "c3", "c6")] == [("a100",) * 4, ("", ""), ("tesla", "k80", "k80")]
 
 
 def test_hosts_of_a_named_partition_are_no_others():
@@ -41,7 +44,7 @@ def test_only_our_own_jobs_are_read_from_the_queue():
     )
     assert {k: (j.job_id, j.waits) for k, j in queue.items()} == {"att_1": ("7", True), "att_2": ("9", False)}
     assert queue["att_1"].why == (
-        "it waits in Slurm's queue as job 7: Resources (all that could run it is in use); "
+        "it waits in Slurm's queue as job 7: Resources (all suitable resources are in use); "
         "Slurm expects to start it at 2026-01-31T12:00:00"
     )
 
@@ -80,17 +83,42 @@ LAUNCH = {"machine": "slurm:c1", "slots": [0, 1], "slot_kind": "cpu", "cpu_threa
 
 def test_a_task_tells_its_agent_where_it_has_come_to_be():
     found = placed(LAUNCH, "hpc", {"SLURMD_NODENAME": "c2", "SLURM_CPUS_PER_TASK": "8"})
-    assert found == LAUNCH | {"machine": "hpc:c2", "slots": [0, 1], "cpu_threads": 4}
+    assert {k: found[k] for k in LAUNCH} == LAUNCH | {"machine": "hpc:c2", "slots": [0, 1], "cpu_threads": 4}
+    assert found["devices"] == []
+
+
+def test_scripts_see_slurms_variables_with_their_own_place_and_no_credential():
+    env = {"SLURM_JOB_ID": "7", "SLURM_TMPDIR": "/local/7", "SLURM_PROCID": "1", "SLURM_JWT": "secret", "HOME": "/root"}
+    launch = Launch(placed(LAUNCH | {"node": 1}, "hpc", env))
+    assert launch.env == {"SLURM_JOB_ID": "7", "SLURM_TMPDIR": "/local/7", "SLURM_PROCID": "1"}
+    join = JoinReply({"ready": True, "num_nodes": 2, "accels": 2})
+    place = runtime.place_env(launch, join, 1)
+    assert (place["SLURM_PROCID"], place["SLURM_LOCALID"], place["SLURM_NODEID"]) == ("3", "1", "1")
+    assert (place["SLURM_NTASKS"], place["SLURM_NTASKS_PER_NODE"], place["SLURM_NNODES"]) == ("4", "2", "2")
 
 
 @pytest.mark.parametrize(
-    ("kind", "env", "slots"),
+    ("kind", "env", "slots", "devices"),
     [
-        ("cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
-        ("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, [0, 1]),
-        ("rocm", {"ROCR_VISIBLE_DEVICES": "2,3"}, [0, 1]),
-        ("xpu", {}, [0, 1]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "2,3"}, [2, 3], ["2", "3"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, [0, 1], ["GPU-a", "GPU-b"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, [0, 1], ["MIG-a", "MIG-b"]),
+        ("rocm", {"ROCR_VISIBLE_DEVICES": "2,3"}, [0, 1], ["2", "3"]),
+        ("xpu", {"ZE_AFFINITY_MASK": "1,3"}, [1, 3], ["1", "3"]),
+        ("xpu", {}, [0, 1], []),
     ],
 )
-def test_a_task_uses_the_accelerators_slurm_gives_it(kind, env, slots):
-    assert placed(LAUNCH | {"slot_kind": kind}, "slurm", env)["slots"] == slots
+def test_a_task_uses_the_accelerators_slurm_gives_it(kind, env, slots, devices):
+    found = placed(LAUNCH | {"slot_kind": kind}, "slurm", env)
+    assert (found["slots"], found["devices"]) == (slots, devices)
+
+
+DF = """\
+Filesystem     1024-blocks      Used Available Capacity Mounted on
+nas:/home dir    263174212 249000000     %d      95%% /home/with space
+"""
+
+
+def test_a_shared_file_system_without_room_is_named_and_unknown_output_is_no_reason():
+    assert text.read_full(DF % 3200) == "out of disk space (3 MiB free)"
+    assert [text.read_full(found) for found in (DF % (16 << 10), DF % 10**9, "", "df: not found")] == [""] * 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.completeness import facts, problem
+from shoal.agent.data.completeness import facts, problem
 from shoal.core.errors import UsageError
 from shoal.testing.extras import needs
 

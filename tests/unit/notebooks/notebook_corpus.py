@@ -53,7 +53,7 @@ MAGICS = Awkward(
     [
         text("# Magics"),
         C("%pip install -q 'httpx>=0.2' rich\n%load_ext autoreload\n%autoreload 2", TURNED, "httpx>=0.2"),
-        C("%config InlineBackend.figure_format = 'retina'\n%whos", DROPPED, "only helps while one types"),
+        C("%config InlineBackend.figure_format = 'retina'\n%whos", DROPPED, "only helps when typing"),
         C("%env SIZE=3\nimport os\nsize = int(os.environ['SIZE'])", TURNED, "os.environ"),
         C("%%time\nsquares = [n * n for n in range(size)]\n%time total = sum(squares)", TURNED, "without being timed"),
         C("%%timeit\nsum(range(10))", DROPPED, "only measures time"),
@@ -80,7 +80,7 @@ SHELL = Awkward(
             "helper.py",
         ),
         C("!python helper.py first && python3 helper.py second", TURNED),
-        C("!cd /tmp", DROPPED, "changed nothing in the notebook either"),
+        C("!cd /tmp", DROPPED, "had no effect in the notebook either"),
         C("!false", TURNED),
         C("!echo a \\\n  b\nprint('end')", TURNED),
         C("!git clone https://github.com/me/x 2> /dev/null; true", TURNED, "runs in a shell"),
@@ -106,7 +106,7 @@ ASYNC = Awkward(
 
 PLOTS = Awkward(
     [
-        C("%matplotlib inline\nimport os\nprint(os.environ['MPLBACKEND'])", TURNED, "unseen"),
+        C("%matplotlib inline\nimport os\nprint(os.environ['MPLBACKEND'])", TURNED, "without a window"),
         C(
             "from IPython.display import HTML, Image, clear_output, display\nclear_output(wait=True)",
             TURNED,
@@ -126,13 +126,13 @@ WIDGETS = Awkward(
         C(
             "import math\nimport ipywidgets as widgets\nfrom ipywidgets import interact",
             DECISION,
-            "somebody to turn them",
+            "a person to use them",
         ),
         C("rate = widgets.FloatSlider(value=0.1)\ndisplay(rate)", DECISION),
         C("@interact(x=(0, 10))\ndef show(x):\n    print(x)", DECISION),
-        C("lr = rate.value", DECISION, "its value is a widget's"),
+        C("lr = rate.value", DECISION, "its value comes from a widget"),
         C("print(math.floor(2.5))", KEPT),
-        C("name = input('Your name? ')", DECISION, "nobody is there to answer"),
+        C("name = input('Your name? ')", DECISION, "a job cannot ask for input"),
     ],
 )
 
@@ -149,7 +149,7 @@ OUT_OF_ORDER = Awkward(
 IPYTHON = Awkward(
     [
         C("    indented = 1\n    print(indented)", KEPT),
-        C("print?\n?print\nstr.join??\n%pinfo print", DROPPED, "asks for help"),
+        C("print?\n?print\nstr.join??\n%pinfo print", DROPPED, "only shows help"),
         C("here = %pwd\nprint(here == __import__('os').getcwd())", TURNED, "os.getcwd()"),
         C("pip install -U pathspec", TURNED, "pathspec"),
         C("ls -a /\npwd", TURNED, "runs in a shell"),
@@ -162,7 +162,7 @@ IPYTHON = Awkward(
         C("percent = 7\npercent %= 4\nprint(percent != 2, {'a':\n  1}, 10\\\n  % 4)", KEPT),
         C("%%python\nprint('another python')", TURNED, "run by python"),
         C("%%writefile other.py\nvalue = 41", TURNED),
-        C("%run other.py --flag\nprint(value + 1)", TURNED, "takes its names"),
+        C("%run other.py --flag\nprint(value + 1)", TURNED, "imports its names"),
     ],
     requirements=["pathspec"],
     prints=["1", "True", "from ipython", "NoneType", "1 3 100%", "True {'a': 1} 2", "another python", "42"],
@@ -195,11 +195,11 @@ COLAB = Awkward(
             "push what you read",
         ),
         C("import os; from google.colab import output; output.clear()", TURNED, "only Colab has this module"),
-        C("data = open('/content/drive/MyDrive/corpus/a.txt')", DECISION, "not there in a job"),
+        C("data = open('/content/drive/MyDrive/corpus/a.txt')", DECISION, "not available in a job"),
         C(
             "!wget -q https://example.org/data/reviews.csv.gz -O reviews.gz\n!gunzip reviews.gz",
             DECISION,
-            "download this anew",
+            "download this again",
         ),
         C("!gdown 1AbCdEfGhIjKlMnOpQrStUvWxYz", DECISION),
         C("!apt-get install -y ffmpeg", DECISION, "system packages"),
@@ -219,7 +219,7 @@ OLD_FORMAT = Awkward(
     [
         C("Title", DROPPED, "text for people", kind="markdown"),
         C("x = 2", KEPT),
-        C("print x", DECISION, "this is no Python"),
+        C("print x", DECISION, "this is not valid Python"),
         C("print(x)", KEPT),
     ],
     prints=["2"],
@@ -249,15 +249,15 @@ OLD_FORMAT = Awkward(
 
 BROKEN = Awkward(
     [
-        C("%%cython\ncdef int x = 1", DECISION, "another language or a magic"),
-        C("%%bash --out caught\nls", DECISION, "IPython's"),
-        C("%unheard_of 3", DECISION, "does not know"),
-        C("x = 1\n%%time\ny = 2", DECISION, "stands first in its cell"),
+        C("%%cython\ncdef int x = 1", DECISION, "another language or an unknown magic"),
+        C("%%bash --out caught\nls", DECISION, "work only in IPython"),
+        C("%unheard_of 3", DECISION, "unknown magic"),
+        C("x = 1\n%%time\ny = 2", DECISION, "must be the first in its cell"),
         C("from __future__ import annotations\nz: unknown = 5", TURNED, "top"),
-        C("def f(:\n  pass", DECISION, "this is no Python"),
+        C("def f(:\n  pass", DECISION, "this is not valid Python"),
         C("print(Out[3], _, _12)", DECISION, "no memory of earlier results"),
         C("%store -r thing", DECISION),
-        C("%%capture caught\nprint(1)", DECISION, "would hold what the cell printed"),
+        C("%%capture caught\nprint(1)", DECISION, "would contain the output of the cell"),
         C("text = caught.stdout", KEPT),
         C("%run analysis.ipynb", DECISION, "another notebook"),
         C("for _ in range(2): print(_, z)", KEPT, tags=["run"]),

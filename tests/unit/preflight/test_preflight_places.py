@@ -1,10 +1,10 @@
-"""Where a preflight says that something was found."""
+"""Places in the code that a preflight reports."""
 
-from shoal.preflight.trial import Asked, Trial
+from shoal.preflight.probe import Probe, ProbeSettings
 
 
 def test_a_finding_points_to_a_file_of_the_job_and_never_to_the_interpreter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trial = Trial(Asked(report="report.json"))
-    assert trial.own(str(tmp_path / "train.py")) == "train.py"
-    assert trial.own("<frozen importlib._bootstrap>") is None
+    probe = Probe(ProbeSettings(report="report.json"))
+    assert probe.own(str(tmp_path / "train.py")) == "train.py"
+    assert probe.own("<frozen importlib._bootstrap>") is None

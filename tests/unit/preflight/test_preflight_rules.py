@@ -1,4 +1,4 @@
-"""What a preflight knows without torch: its rules, how exceptions become findings, and what memory and disk a job needs."""
+"""Parts of a preflight that need no torch: rules, findings from exceptions, memory and disk that a job needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from shoal.preflight import launch
 from shoal.preflight.ends import disk_needed, memory_needed
+from shoal.preflight.probe import PHASES, STEPS
 from shoal.preflight.rules import RULES
-from shoal.preflight.trial import PHASES, STEPS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "preflight.md"
 

@@ -2,7 +2,7 @@
 
 
 class Store:
-    """What Agreement uses of a torch store."""
+    """The methods of a torch store that Agreement uses."""
 
     def __init__(self):
         self.items = {}

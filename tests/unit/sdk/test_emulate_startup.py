@@ -1,4 +1,4 @@
-"""How emulation gets into an interpreter, and whom it believes to be the user's code. Without torch; a stand-in is imported."""
+"""Start of the emulation in an interpreter, and which code counts as the user's. Without torch; a stand-in is imported."""
 
 import os
 import subprocess
@@ -90,7 +90,7 @@ def test_threads_finish_what_they_do_before_the_interpreter_ends():
 
 @pytest.fixture
 def draws(tmp_path):
-    """What a script without a seed draws with this environment, by stand-ins of numpy and torch."""
+    """Function that returns the numbers a script without a seed draws in an environment, with stand-ins of numpy and torch."""
     for module, seed in (("numpy/random", "seed"), ("torch", "manual_seed")):
         (tmp_path / module).mkdir(parents=True)
         (tmp_path / module / "__init__.py").write_text(f"seeds = []\ndef {seed}(value): seeds.append(value)\n")

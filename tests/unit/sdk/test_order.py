@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.sdk import order as module
-from shoal.sdk.order import Dealing, crc_of, cut, epoch_order
-from shoal.sdk.sampler import DealtFeed
+from shoal.sdk.samples import order as module
+from shoal.sdk.samples.order import Dealing, crc_of, cut, epoch_order
+from shoal.sdk.samples.sampler import DealtFeed
 
 sizes = st.integers(1, 400)
 seeds = st.integers(0, 2**40)
@@ -132,7 +132,7 @@ def _next_batch(feed, plan):
     """All iterations of one global batch on one rank, consumed and stepped on; None at the end of the epoch."""
     share = []
     for micro in plan:
-        feed.take(micro)
+        feed.begin_batch(micro)
         feed.use()
         share += micro.indices[: micro.used]
         if micro.is_last:

@@ -13,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from shoal.sdk import group, guards  # noqa: E402
+from shoal.sdk import misuse_checks  # noqa: E402
 from shoal.sdk.device import backend_for, choose_device  # noqa: E402
 from shoal.sdk.parallel import make  # noqa: E402
+from shoal.sdk.ranks import group  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -24,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, shoal.sdk.parallel, shoal.sdk.group, shoal.sdk.device, shoal.sdk.guards; sys.exit('torch' in sys.modules)"
+    code = "import sys, shoal.sdk.parallel, shoal.sdk.ranks.group, shoal.sdk.device, shoal.sdk.misuse_checks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -115,23 +116,23 @@ def test_apple_gpus_are_for_one_process_only(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_only_shares_that_should_differ_are_suspected(found: list[tuple[int, int | None]], codes: list[str]) -> None:
-    assert [code for code, _ in guards.judge_batches(found)] == codes
+    assert [code for code, _ in misuse_checks.judge_batches(found)] == codes
 
 
 def test_a_warning_goes_to_the_spool_and_on_the_first_rank_to_the_script() -> None:
     written: list[dict[str, Any]] = []
-    spool = SimpleNamespace(write=lambda kind, **fields: written.append({"k": kind, **fields}))
+    spool = SimpleNamespace(put=lambda record: written.append({"k": record.kind, **record.encode()}))
     with pytest.warns(UserWarning, match="look here"):
-        guards.warner(spool, 0)("some_code", "look here")
+        misuse_checks.warner(spool, 0)("some_code", "look here")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        guards.warner(spool, 1)("some_code", "look here")
+        misuse_checks.warner(spool, 1)("some_code", "look here")
     assert written == [{"k": "w", "code": "some_code", "text": "look here"}] * 2
 
 
 def test_only_training_batches_are_remembered() -> None:
     model = nn.Linear(2, 2)
-    watch = guards.watch_batches(model)
+    watch = misuse_checks.watch_batches(model)
     with torch.no_grad():
         model(torch.zeros(1, 2))
     assert watch.digest is None

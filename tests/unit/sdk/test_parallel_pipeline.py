@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from shoal.core.errors import UsageError  # noqa: E402
 from shoal.sdk.parallel.digest import digest  # noqa: E402
 from shoal.sdk.parallel.pipeline.batch import Joint, Pieces  # noqa: E402
-from shoal.sdk.parallel.pipeline.tree import outline, portable, put_together, take_apart  # noqa: E402
+from shoal.sdk.parallel.pipeline.tree import flatten, outline, portable, put_together  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -42,21 +42,21 @@ class Output:
 )
 def test_a_nest_comes_back_as_it_was(nest: Any) -> None:
     tensors: list[torch.Tensor] = []
-    shape = pickle.loads(pickle.dumps(take_apart(nest, tensors)))
+    shape = pickle.loads(pickle.dumps(flatten(nest, tensors)))
     again = put_together(shape, tensors)
     assert type(again) is type(nest)
     found: list[torch.Tensor] = []
-    assert take_apart(again, found) == take_apart(nest, [])
+    assert flatten(again, found) == flatten(nest, [])
     assert all(a is b for a, b in zip(found, tensors, strict=True))
 
 
 def test_what_means_nothing_elsewhere_is_left_out() -> None:
-    shape = portable(take_apart(Output(loss=torch.ones(()), cache=object()), []))
+    shape = portable(flatten(Output(loss=torch.ones(()), cache=object()), []))
     assert put_together(shape, ["loss"]) == Output(loss="loss", cache=None)
 
 
 def test_an_outline_is_the_same_in_every_process() -> None:
-    assert outline(take_apart({"a": object()}, [])) == outline(take_apart({"a": object()}, []))
+    assert outline(flatten({"a": object()}, [])) == outline(flatten({"a": object()}, []))
 
 
 def test_a_batch_is_cut_into_nearly_equal_pieces() -> None:

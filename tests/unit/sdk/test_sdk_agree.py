@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sdk_memory_store import Store
 
-from shoal.sdk.agree import ALONE, DO, PATIENCE_S, SKIP, Agreement, Plan
+from shoal.sdk.ranks.agree import ALONE, DO, PATIENCE_S, SKIP, Agreement, Plan
 
 
 class Rank:
@@ -21,7 +21,7 @@ class Rank:
 
     @property
     def halted(self):
-        """At an armed step whose outcome is not known."""
+        """True at an armed step whose outcome is not known."""
         return any(p.step == self.step and p.outcome is None for p in self.plans)
 
     def act(self):
@@ -136,5 +136,5 @@ def test_a_save_whose_peer_is_gone_is_left_out():
 def test_a_plan_nobody_settles_does_not_hold_the_training_for_ever(stop, outcome):
     plan = Plan(step=1, stop=stop, why="", code=0)
     assert plan.wait(0.01) == outcome
-    plan.settle(DO)
+    plan.decide(DO)
     assert plan.outcome == outcome, "once settled, for good"

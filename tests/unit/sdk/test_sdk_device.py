@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 import shoal
 from shoal.core.errors import ShoalError
+from shoal.sdk.start import current
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch that cannot use CUDA")
@@ -44,20 +43,6 @@ def test_a_cpu_slot_promises_nothing(monkeypatch, kind):
     monkeypatch.setenv("SHOAL_DEVICE", kind)
     with shoal.init("mine") as run:
         assert run.device.type == "cpu"
-
-
-def test_a_run_that_began_before_torch_was_imported_is_refused_when_a_device_is_chosen():
-    script = (
-        "import shoal, sys\n"
-        "run = shoal.init('mine')\n"
-        "assert 'torch' not in sys.modules\n"
-        "run.step(loss=1.0)\n"
-        "print('without torch', flush=True)\n"
-        "print(run.device)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "without torch\n")
-    assert "DeviceMissing: this worker has a cuda slot" in done.stderr
 
 
 def test_the_trainer_refuses():
@@ -96,3 +81,29 @@ def test_the_callback_for_lightning_refuses_before_the_first_batch(monkeypatch):
     trainer = Trainer(max_steps=1, accelerator="cpu", callbacks=[lightning.ShoalCallback()], **quiet)
     with pytest.raises(ShoalError, match=REFUSAL):
         trainer.fit(Model())
+
+
+def test_lightning_with_our_callback_trains_on_the_cpu_where_that_is_allowed(monkeypatch):
+    lightning = pytest.importorskip("shoal.integrations.lightning")
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    monkeypatch.setenv("SHOAL_ALLOW_CPU", "1")
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(
+        max_steps=1, limit_val_batches=0, accelerator="cpu", callbacks=[lightning.ShoalCallback()], **quiet
+    )
+    trainer.fit(BoringModel())
+    current().finish()
+    assert trainer.global_step == 1
+
+
+def test_a_process_group_is_bound_to_its_gpu_and_its_time_limit_can_be_set(monkeypatch):
+    from shoal.sdk import device
+
+    assert device.group_options(torch.device("cpu")) == {"backend": "gloo"}
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    gpu = torch.device("cuda", 1)
+    assert device.group_options(gpu) == {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu}
+    monkeypatch.setenv("SHOAL_GROUP_TIMEOUT_S", "90")
+    assert device.group_options(torch.device("cpu"))["timeout"].total_seconds() == 90

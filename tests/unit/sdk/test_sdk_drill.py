@@ -26,8 +26,8 @@ class Spool:
     def __init__(self):
         self.records = []
 
-    def write(self, kind, **fields):
-        self.records.append((kind, fields))
+    def put(self, record):
+        self.records.append((record.kind, record.encode()))
 
 
 class Run:

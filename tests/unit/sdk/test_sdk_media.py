@@ -9,7 +9,7 @@ import torch
 
 from shoal.sdk import media
 from shoal.sdk.context import read_context
-from shoal.sdk.media import MediaTypeError, Shelf, figure, image, table
+from shoal.sdk.media import HISTOGRAM, MediaTypeError, Shelf, figure, histogram, image, table, text
 from shoal.sdk.spool import Spool
 
 
@@ -199,3 +199,28 @@ def test_a_real_matplotlib_figure_if_there_is_one():
 def test_pillow_reads_what_we_write_if_there_is_one():
     pillow = pytest.importorskip("PIL.Image")
     assert np.array_equal(np.asarray(pillow.open(io.BytesIO(image(RAMP).data))), RAMP)
+
+
+def test_a_histogram_counts_every_value_and_says_which_are_outside_or_no_numbers():
+    values = np.concatenate([np.arange(100.0), [np.nan, np.inf, -5.0, 500.0]])
+    made = histogram(torch.tensor(values), 10, (0.0, 100.0))
+    told = json.loads(made.data)
+    assert (made.type, made.mime) == ("histogram", HISTOGRAM)
+    assert told["counts"] == [10] * 10 and told["edges"] == [10.0 * n for n in range(11)]
+    assert (told["total"], told["below"], told["above"], told["not_finite"]) == (104, 1, 1, 2)
+    assert sum(json.loads(histogram(values, 7, None).data)["counts"]) == 102
+    assert json.loads(histogram([3, 3], 4, None).data)["edges"][0] == 2.5
+    assert json.loads(histogram([], 4, None).data)["counts"] == [0] * 4
+
+
+@pytest.mark.parametrize(("data", "bins"), [(["a"], 4), ([1.0], 0), ([1.0], 10**6), (object(), 4)])
+def test_what_has_no_histogram_is_refused(data, bins):
+    with pytest.raises(MediaTypeError):
+        histogram(data, bins, None)
+
+
+def test_texts_are_kept_as_they_are():
+    assert json.loads(text("one <b>").data) == {"texts": ["one <b>"]}
+    assert json.loads(text(["ä", "b\n"]).data) == {"texts": ["ä", "b\n"]}
+    with pytest.raises(MediaTypeError):
+        text([1])

@@ -2,8 +2,8 @@ import io
 
 import pytest
 
-from shoal.agent.progress import ProgressReader
-from shoal.sdk.progress import Line, Pace, Standing, duration, live_line, plain_line, shown_metric
+from shoal.agent.workers.progress import ProgressReader
+from shoal.sdk.progress import Line, Pace, Standing, duration, live_line, main_metric, plain_line
 
 
 class Clock:
@@ -51,10 +51,10 @@ def test_durations_read_well(seconds, text):
 
 
 def test_the_loss_is_shown_before_anything_else():
-    assert shown_metric({"lr": 1e-4, "train/loss": 2.0}) == ("train/loss", 2.0)
-    assert shown_metric({"val_loss": 1.0, "loss": 2.0}) == ("loss", 2.0)
-    assert shown_metric({"acc": 0.5}) == ("acc", 0.5)
-    assert shown_metric({}) is None
+    assert main_metric({"lr": 1e-4, "train/loss": 2.0}) == ("train/loss", 2.0)
+    assert main_metric({"val_loss": 1.0, "loss": 2.0}) == ("loss", 2.0)
+    assert main_metric({"acc": 0.5}) == ("acc", 0.5)
+    assert main_metric({}) is None
 
 
 def test_time_left_of_a_steady_training_is_exact_and_without_a_range():

@@ -14,7 +14,7 @@ from shoal.sdk.run import outcome
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch, tmp_path):
-    """As in `python train.py`."""
+    """Environment of `python train.py`."""
     for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SHOAL_SPOOL", "OUTPUT_DIR", "SHOAL_JOB_NAME"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -47,6 +47,22 @@ def test_steps_evaluations_and_the_end_are_recorded(tmp_path):
     assert (last["i"], last["total"], last["done"]) == (2, 2, True)
     assert [(r["status"], r["why"], r["i"]) for r in records(run, "f")] == [("finished", None, 2)]
     assert run.global_step == 2
+
+
+def test_charts_and_axes_are_defined_by_the_script(tmp_path):
+    with shoal.init(dir=tmp_path / "r") as run:
+        run.define_metric("eval/*", step="tokens", goal="min")
+        run.define_chart("Gap", ["eval/loss - loss"], x="tokens", section="Loss", log_y=True)
+        run.define_chart("Loss", "loss")
+        run.step(loss=1.0)
+        with pytest.raises(UsageError, match="'min' or 'max'"):
+            run.define_metric("loss", goal="lowest")
+        with pytest.raises(UsageError, match="not understood"):
+            run.define_chart("x", ["loss -"])
+    metric, gap, loss = ({k: r[k] for k in ("metric", "v")} for r in records(run, "y"))
+    assert metric == {"metric": "eval/*", "v": {"step": "tokens", "goal": "min"}}
+    assert gap == {"metric": None, "v": {"title": "Gap", "metrics": ["eval/loss - loss"], "x": "tokens", "section": "Loss", "log_y": True}}  # fmt: skip
+    assert loss["v"] == {"title": "Loss", "metrics": ["loss"], "x": "step"}
 
 
 def test_other_ranks_count_but_write_no_metrics(tmp_path, monkeypatch):
@@ -83,7 +99,7 @@ def test_a_step_without_numbers_counts(tmp_path):
 
 def test_a_second_run_needs_the_first_one_finished(tmp_path):
     first = shoal.init(dir=tmp_path / "a")
-    with pytest.raises(UsageError, match="has a run already"):
+    with pytest.raises(UsageError, match="already has a run"):
         shoal.init()
     first.finish()
     first.finish()
@@ -154,7 +170,7 @@ def test_the_loop_goes_round_until_the_target_and_knows_what_it_aims_at(tmp_path
 
 
 def test_a_loop_without_steps_is_an_error_rather_than_for_ever(tmp_path):
-    with shoal.init(dir=tmp_path / "r") as run, pytest.raises(UsageError, match="saw no step"):
+    with shoal.init(dir=tmp_path / "r") as run, pytest.raises(UsageError, match="was never called"):
         for _ in run.loop([1, 2, 3], max_steps=7):
             pass
 
@@ -177,7 +193,9 @@ def test_a_forked_child_does_not_finish_the_run(tmp_path):
             os._exit(0)
         os.waitpid(pid, 0)
         run.step(loss=2.0)
-    assert [r["k"] for r in records(run)] == ["s", "p", "s", "p", "f"]
+    kinds = [r["k"] for r in records(run)]
+    assert [k for k in kinds if k != "p"] == ["s", "s", "f"]  # progress is written every second, and at the end
+    assert (kinds[:2], kinds[-2:]) == (["s", "p"], ["p", "f"])
 
 
 def test_hooks_into_the_interpreter_are_given_back(tmp_path):

@@ -105,53 +105,112 @@ def test_a_second_process_goes_on_counting_and_heals_a_torn_line(tmp_path, clock
     assert json.loads(lines[4])["i"] == 3
 
 
-def test_a_directory_that_cannot_be_made_costs_the_records_and_one_warning(tmp_path, clock, caplog):
+def test_a_directory_that_cannot_be_made_costs_one_warning_and_the_oldest_steps(tmp_path, clock, caplog, monkeypatch):
+    monkeypatch.setattr(spool_module, "_MOST_STEPS", 50)
     (tmp_path / "run").write_text("in the way")
     spool = Spool(read_context("t", tmp_path / "run", {}), clock=clock)
     with caplog.at_level(logging.WARNING):
         for step in range(100):
             put(spool, step, {"loss": 1.0}, clock.now)
-    assert spool.dropped == 100
+    assert spool.dropped == 50
     assert len(caplog.records) == 1
     (tmp_path / "run").unlink()
     clock.now += 60
     put(spool, 100, {"loss": 1.0}, clock.now)
-    assert [(r["k"], r.get("i"), r.get("code")) for r in records(spool)] == [
-        ("w", None, "spool_dropped"),
-        ("s", 100, None),
-    ]
-    assert "100 records" in records(spool)[0]["text"]
+    first, *rest = records(spool)
+    assert (first["k"], first["code"]) == ("w", "spool_dropped") and "50 records" in first["text"]
+    assert [r["i"] for r in rest] == list(range(50, 101))
     spool.close()
 
 
-def test_a_full_disk_costs_records_not_the_training_and_is_told_later(spool, clock, monkeypatch, caplog):
-    put(spool, 1, {"loss": 1.0}, clock.now)
-    real, room = os.write, 20
+@pytest.fixture
+def small_disk(monkeypatch):
+    """Disk with room for so many more bytes: `disk.room`; None is without a limit."""
+    real = os.write
 
-    def small_disk(fd, data):
-        nonlocal room
-        if room == 0:
+    class Disk:
+        room = None
+
+    def write(fd, data):
+        if Disk.room is None:
+            return real(fd, data)
+        if Disk.room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        part = data[:room]
-        room -= len(part)
+        part = data[: Disk.room]
+        Disk.room -= len(part)
         return real(fd, part)
 
-    monkeypatch.setattr(spool_module.os, "write", small_disk)
+    monkeypatch.setattr(spool_module.os, "write", write)
+    return Disk
+
+
+def test_what_a_full_disk_does_not_take_waits_in_memory_and_is_written_once_there_is_room(
+    spool, clock, small_disk, caplog
+):
+    put(spool, 1, {"loss": 1.0}, clock.now)
+    small_disk.room = 20
     with caplog.at_level(logging.WARNING):
         for step in range(2, 50):
             clock.now += 1
-            put(spool, step, {"loss": 1.0}, clock.now)
+            put(spool, step, {"loss": float(step)}, clock.now)
             spool.write("e", i=step, v={"acc": 1.0})
     assert len(caplog.records) == 1
-    assert spool.dropped == 96
-    monkeypatch.setattr(spool_module.os, "write", real)
+    small_disk.room = None
     clock.now += 60
-    put(spool, 50, {"loss": 1.0}, clock.now)
+    put(spool, 50, {"loss": 50.0}, clock.now)
+    assert spool.dropped == 0
     lines = spool.path.read_bytes().splitlines()
     good = [json.loads(line) for at, line in enumerate(lines) if at != 1]
     assert [r["n"] for r in good] == [n for n in range(len(lines)) if n != 1]
-    assert good[-1]["i"] == 50
-    assert any(r.get("code") == "spool_dropped" for r in good)
+    assert [(r["i"], r["v"]["loss"]) for r in good if r["k"] == "s"][1:] == [(n, float(n)) for n in range(2, 51)]
+    assert [r["i"] for r in good if r["k"] == "e"] == list(range(2, 50))
+
+
+def test_a_batch_that_is_cut_short_after_any_byte_is_whole_in_the_end(tmp_path, clock, small_disk):
+    for room in range(1, 420):
+        small_disk.room = None
+        spool = Spool(read_context("t", tmp_path / str(room), {}), clock=clock)
+        put(spool, 0, {"loss": 1.0}, clock.now)
+        small_disk.room = room
+        for step in range(1, 10):
+            spool.write_step(step, {"loss": 1.0}, clock.now)
+        spool.flush()
+        spool.write("e", i=9, v={"acc": 1.0})
+        small_disk.room = None
+        clock.now += 60
+        spool.close()
+        good = []
+        for at, line in enumerate(spool.path.read_bytes().splitlines()):
+            try:
+                good.append(json.loads(line))
+            except ValueError:
+                continue
+            assert good[-1]["n"] == at, room
+        assert [r["i"] for r in good if r["k"] == "s"] == list(range(10)), room
+        assert [r["i"] for r in good if r["k"] == "e"] == [9], room
+        assert spool.dropped == 0
+
+
+def test_a_job_waits_at_its_end_for_a_disk_that_takes_nothing(tmp_path, small_disk, monkeypatch):
+    spool = Spool(read_context("t", None, {"SHOAL_SPOOL": str(tmp_path / "spool")}))
+    small_disk.room = 0
+    spool.write_step(1, {"loss": 1.0}, 1.0)
+
+    def free(_):
+        small_disk.room = None
+
+    monkeypatch.setattr(spool_module.time, "sleep", free)
+    spool.close()
+    assert [r["i"] for r in records(spool)] == [1]
+    assert spool.dropped == 0
+
+
+def test_elsewhere_the_end_does_not_wait_and_says_what_was_lost(spool, small_disk, caplog):
+    small_disk.room = 0
+    spool.write_step(1, {"loss": 1.0}, 1.0)
+    spool.close()
+    assert spool.dropped == 1
+    assert "1 records could not be written" in caplog.text
 
 
 def test_a_removed_directory_is_made_anew(spool, clock):

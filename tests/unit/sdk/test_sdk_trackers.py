@@ -1,4 +1,5 @@
 import threading
+from importlib.util import find_spec
 
 import pytest
 
@@ -8,6 +9,8 @@ from shoal.sdk.context import read_context
 from shoal.sdk.options import Options
 from shoal.sdk.spool import Spool
 from shoal.sdk.trackers import Mirror, make
+from shoal.testing.extras import needs
+from shoal.testing.patience import wait_until
 
 
 def put(spool, step, values, now):
@@ -91,7 +94,7 @@ def test_an_object_with_log_alone_will_do_and_one_that_fails_does_not_harm_the_r
         put(spool, step, {"loss": 1.0}, 0.0)
     following.close()
     assert Least.steps == [0, 1, 2]
-    assert "Broken failed and gets no more metrics" in caplog.text
+    assert "tracker Broken failed and is disabled" in caplog.text
 
 
 def test_a_hanging_tracker_does_not_hold_the_end_of_the_run(spool, caplog):
@@ -105,17 +108,17 @@ def test_a_hanging_tracker_does_not_hold_the_end_of_the_run(spool, caplog):
     following.start()
     put(spool, 1, {"loss": 1.0}, 0.0)
     following.close(timeout_s=0.05)
-    assert "did not take the last metrics" in caplog.text
+    assert "did not accept the last metrics" in caplog.text
     free.set()
     following.close()
 
 
 def test_a_missing_package_is_said_at_once_with_the_command(monkeypatch, tmp_path):
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    for name in ("tensorboard", "wandb"):
+    for name, package in {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}.items():
         with pytest.raises(MissingExtra) as caught:
             make([name], read_context("t", tmp_path, {}))
-        assert caught.value.hint == f"pip install {name}"
+        assert caught.value.hint == f"pip install {package}"
 
 
 @pytest.mark.parametrize("wanted", ["nothing", object(), 3])
@@ -143,3 +146,56 @@ def test_tensorboard_gets_scalars_and_images_if_it_is_installed(spool, tmp_path)
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
     assert events.Images("picture")[0].encoded_image_string.startswith(b"\x89PNG")
+
+
+def test_a_spool_that_is_made_again_is_read_from_its_start(spool, monkeypatch):
+    monkeypatch.setattr(trackers, "_EVERY_S", 0.01)
+    notes = Notes()
+    following = mirror(spool, notes)
+
+    def logged():
+        return [c[1] for c in notes.calls if c[0] == "log"]
+
+    following.start()
+    for step in range(1, 6):
+        put(spool, step, {"loss": 1.0}, 0.0)
+    wait_until(lambda: logged() == [1, 2, 3, 4, 5], "the steps before")
+    spool.path.unlink()
+    spool.check()
+    for step in range(6, 20):
+        put(spool, step, {"loss": 1.0}, 0.0)
+    following.close()
+    assert logged() == list(range(1, 20))
+
+
+def test_mlflow_is_not_sent_back_into_the_job(monkeypatch, tmp_path):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:3130/abcdefghijklmnopqrst-_/0")
+    with pytest.raises(UsageError) as caught:
+        make(["mlflow"], read_context("t", tmp_path, {}))
+    assert "--env MLFLOW_TRACKING_URI=" in str(caught.value.hint)
+
+
+@needs("mlflow")
+def test_mlflow_gets_metrics_and_parameters_and_one_run_over_all_attempts(spool, tmp_path, monkeypatch):
+    uri = (
+        f"sqlite:///{tmp_path}/mlflow.db"
+        if find_spec("sqlalchemy") and find_spec("alembic")
+        else f"file://{tmp_path}/mlruns"
+    )
+    for name, value in {"MLFLOW_TRACKING_URI": uri, "MLFLOW_EXPERIMENT_NAME": "digits"}.items():
+        monkeypatch.setenv(name, value)
+    import mlflow
+
+    mlflow.set_tracking_uri(None)
+    context = read_context("t", tmp_path, {"SHOAL_JOB_ID": "job_1"})
+    for attempt in (1, 2):
+        following = mirror(spool, *make(["mlflow"], context))
+        following.start()
+        put(spool, attempt, {"loss": 1.0 / attempt}, 0.0)
+        spool.write("e", i=attempt, v={"verdict": "fine"})
+        following.close(timeout_s=60)
+    (run,) = mlflow.search_runs(experiment_names=["digits"], output_format="list")
+    assert (run.data.params, run.data.metrics["loss"], run.data.tags["verdict"]) == ({"lr": "1"}, 0.5, "fine")
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5)]

@@ -1,4 +1,4 @@
-"""What a script that runs as a trial finds and says."""
+"""Functions for a script that runs as a trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_values_come_from_the_environment(monkeypatch):
     assert shoal.trial_params() == {"lr": 0.001, "sizes": [1, 2]}
     for wrong in ("[1]", "{"):
         monkeypatch.setenv("SHOAL_PARAMS", wrong)
-        with pytest.raises(UsageError, match="not a mapping in JSON"):
+        with pytest.raises(UsageError, match="not a JSON object"):
             shoal.trial_params()
 
 

@@ -60,7 +60,7 @@ def test_a_mapping_and_names_are_merged_and_checked():
     assert merge({"a/b": 1}, {"c": 2}) == {"a/b": 1, "c": 2}
     with pytest.raises(TypeError, match="mapping"):
         merge(0.5, {})
-    with pytest.raises(TypeError, match="names are text"):
+    with pytest.raises(TypeError, match="names must be strings"):
         merge({1: 2}, {})
 
 
@@ -68,8 +68,8 @@ def test_the_mean_is_weighted_and_each_metric_has_its_own():
     mean = Mean()
     mean.add({"loss": 1.0, "often": 4}, 0.75)
     mean.add({"loss": 3.0}, 0.25)
-    assert mean.take() == {"loss": 1.5, "often": 4.0}
-    assert mean.take() == {}
+    assert mean.pop() == {"loss": 1.5, "often": 4.0}
+    assert mean.pop() == {}
 
 
 class _Event:
@@ -100,14 +100,14 @@ def behind(monkeypatch):
 def test_numbers_on_a_device_are_written_when_they_arrive_and_in_order(behind):
     queue, written, events = behind
     queue.put(1, {"loss": torch.tensor(1.0)}, 10.0)
-    queue.take()
+    queue.write_arrived()
     assert written == []
     queue.put(2, {"loss": torch.tensor(2.0)}, 11.0)
     events[1].done = True
-    queue.take()
+    queue.write_arrived()
     assert written == [], "the second may not overtake the first"
     events[0].done = True
-    queue.take()
+    queue.write_arrived()
     assert written == [(1, {"loss": 1.0}, 10.0), (2, {"loss": 2.0}, 11.0)]
     assert not any(e.waited for e in events)
 
@@ -116,7 +116,7 @@ def test_at_the_end_what_has_not_arrived_is_waited_for(behind):
     queue, written, events = behind
     for step in range(3):
         queue.put(step, {"loss": torch.tensor(float(step))}, 0.0)
-    queue.take(everything=True)
+    queue.write_arrived(everything=True)
     assert [w[0] for w in written] == [0, 1, 2]
     assert all(e.waited for e in events)
     assert not queue.queue
@@ -126,7 +126,7 @@ def test_a_device_far_behind_is_waited_for_rather_than_filling_memory(behind):
     queue, written, _ = behind
     for step in range(100):
         queue.put(step, {"loss": torch.tensor(0.0)}, 0.0)
-        queue.take()
+        queue.write_arrived()
     assert len(written) == 36
 
 

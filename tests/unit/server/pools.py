@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from shoal.server.scheduler.decide import MachineState, Policy, QueuedJob, RunningJob, Share, Snapshot
+from shoal.server.scheduler.decide import MachineState, Policy, QueuedJob, QueueState, RunningJob, Share
 
 
 def machine(slots, used=(), name="m", kind="cpu", **more):
@@ -36,7 +36,7 @@ def running(id_, slots, *, priority=0, ends=None, started=0.0, **more):
 
 
 def seen(machines, queue, running=(), *, now=1000.0, shares=None, away=(), **policy):
-    return Snapshot(
+    return QueueState(
         now=now,
         machines=machines,
         queue=queue,
@@ -89,7 +89,7 @@ def busy(rng: random.Random, *, machines=4, slots=8, queued=12, known=True, work
         for i in range(queued)
     ]
     shares = {f"w{i}": Share(quota=quota, weight=1.0 + i) for i in range(workspaces)}
-    return Snapshot(now=0.0, machines=pool, queue=queue, running=live, shares=shares, policy=Policy(preempt=False))
+    return QueueState(now=0.0, machines=pool, queue=queue, running=live, shares=shares, policy=Policy(preempt=False))
 
 
 pools = st.lists(

@@ -15,16 +15,17 @@ from sqlalchemy import select
 from shoal.core.agents import BeatRequest, JoinRequest
 from shoal.core.artifacts import Manifest
 from shoal.core.checkpoints import CheckpointCommit
-from shoal.core.errors import Fenced
+from shoal.core.errors import Fenced, NotAllowedNow
 from shoal.core.jobs import JobSpec, Progress
-from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
 from shoal.core.states import JobState, NodeState
 from shoal.engines.base import AgentState
+from shoal.server.artifacts import checkpoints
+from shoal.server.jobs import agents
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.policy import AgentIdentity
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import agents, checkpoints, jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 SLOTS = 4
@@ -203,12 +204,14 @@ def test_all_nodes_of_a_gang_hear_of_a_stop_at_the_same_moment(world, monkeypatc
     job = world.submit(min_nodes=2, max_nodes=2)
     attempt = world.run(job)
     world.stop(job)
-    asked_at = utcnow()
+    with world.ctx.db.read() as session:
+        asked_at = session.get_one(Job, job).stop_requested_at
+    monkeypatch.setattr(agents, "utcnow", lambda: asked_at)
     early = world.beat(attempt, 0, state=NodeState.RUNNING)
     monkeypatch.setattr(agents, "utcnow", lambda: asked_at + timedelta(seconds=0.9))
     late = world.beat(attempt, 1, state=NodeState.RUNNING)
     assert (early.stop, late.stop) == (False, False)
-    assert early.beat_in_s == pytest.approx(0.9 + late.beat_in_s, abs=0.2) and late.beat_in_s > 0
+    assert early.beat_in_s == pytest.approx(0.9 + late.beat_in_s, abs=0.001) and late.beat_in_s > 0
     monkeypatch.setattr(agents, "utcnow", lambda: asked_at + timedelta(seconds=0.9 + late.beat_in_s))
     assert all(world.beat(attempt, node, state=NodeState.RUNNING).stop for node in (0, 1))
 
@@ -234,7 +237,7 @@ def test_a_node_that_its_machine_told_to_end_is_lost_even_if_its_workers_left_we
     world.beat(attempt, 1, state=NodeState.EXITED, exit_code=0)
     view = world.view(job)
     assert view.status is JobState.QUEUED
-    assert view.attempt_list[0].reason == "node 0: its machine told it to end"
+    assert view.attempt_list[0].reason == "node 0: its machine stopped it (SIGTERM)"
 
 
 def test_a_lost_node_is_decided_and_the_job_tried_again(world):
@@ -261,6 +264,25 @@ def test_progress_between_failures_renews_the_budget(world):
     world.beat(attempt, 0, state=NodeState.EXITED, exit_code=-9)
     assert world.view(job).status is JobState.FAILED
     assert world.view(job).exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("reason", "progress"),
+    [
+        ("exit code 1", Progress(step=1, total=4, fraction=0.25, source="sdk")),
+        ("ValueError: cannot draw", Progress(step=4, total=4, fraction=1.0, source="sdk")),
+    ],
+)
+def test_a_script_that_exits_with_an_error_or_fails_after_its_last_step_is_failed_below_100_percent_and_not_repeated(
+    world, reason, progress
+):
+    job = world.submit(max_restarts=3)
+    attempt = world.run(job)
+    ended = {"state": NodeState.EXITED, "exit_code": 1, "failed_rank": 0, "reason": reason, "final": True}
+    world.beat(attempt, 0, progress=progress, **ended)
+    view = world.view(job)
+    assert (view.status, view.exit_code, view.attempts) == (JobState.FAILED, 1, 1)
+    assert view.progress.fraction < 1
 
 
 class AttemptMachine(RuleBasedStateMachine):
@@ -298,6 +320,10 @@ class AttemptMachine(RuleBasedStateMachine):
             self.world.join(*voice)
         except Fenced:
             pass
+        except NotAllowedNow:  # it was heard before it joined
+            with self.world.ctx.db.read() as session:
+                node = session.get_one(Node, (voice[0].id, voice[1]))
+            assert node.address is None and node.state != NodeState.PENDING
 
     @rule(voice=voices, state=st.sampled_from([NodeState.PREPARING, NodeState.RUNNING]))
     def beat(self, voice, state):

@@ -1,13 +1,15 @@
 """A job that met a fault of its machine goes elsewhere, or comes back after a pause."""
 
 import pytest
-from pools import job, machine, seen
+from pools import job, machine, running, seen
 from sqlalchemy import select
 
-from shoal.agent.reasons import explain
+from shoal.agent.node.end_reasons import explain
 from shoal.core.jobs import JobSpec
 from shoal.core.states import JobState, NodeState
 from shoal.engines.base import AgentState, Machine
+from shoal.server.jobs import agents
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt, Node
 from shoal.server.policy import AgentIdentity
 from shoal.server.scheduler.avoid import PAUSE_LEAST_S, PAUSE_MOST_S, Ended, avoided
@@ -16,7 +18,6 @@ from shoal.server.scheduler.explain import explain as explain_wait
 from shoal.server.scheduler.explain import forecast
 from shoal.server.scheduler.loop import Scheduler
 from shoal.server.scheduler.model import Avoided, Hold
-from shoal.server.services import agents, jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -25,6 +26,15 @@ NOW = 1000.0
 
 def away_from(*places, until=NOW + 60):
     return Avoided(frozenset(places), until)
+
+
+def never(*places, until=0.0):
+    """Devices that failed the job; the pause is over."""
+    return Avoided(frozenset(places), until, never=frozenset(places))
+
+
+def gpus(slots, used=(), name="a"):
+    return machine(slots, used, name=name, kind="cuda")
 
 
 def placed(machines, *queue, now=NOW):
@@ -69,6 +79,43 @@ def test_a_gang_that_needs_every_machine_comes_back_to_the_one_that_failed():
     gang = job("j", nodes=2, avoided=away_from(("a", 0)))
     assert placed(pool, gang) == {}
     assert set(placed(pool, gang, now=NOW + 61)) == {"j"}
+
+
+def test_a_job_never_goes_back_to_a_device_that_failed_it():
+    hurt = job("j", accels=2, avoided=never(("a", 0)))
+    assert placed([gpus(4)], hurt) == {"j": [Placement("a", (1, 2))]}
+    assert placed([gpus(4, {1, 2})], hurt) == {}, "only slot 3 and the one that failed are free"
+    decision = decide(seen([gpus(2)], [hurt, job("k", at=5.0)], now=NOW))
+    assert decision.holds == {"j": Hold.MACHINES} and decision.reserved == []
+    assert "has not failed before (it failed on a: 0)" in decision.waiting["j"], decision.waiting["j"]
+    assert dict(decision.starts) == {"k": [Placement("a", (0,))]}, "others are not held up, and may use that device"
+
+
+def test_a_job_all_of_whose_devices_failed_it_waits_also_during_the_pause_and_does_not_fall_back_to_cpus():
+    hurt = job("j", avoided=never(("a", 0), until=NOW + 60))
+    view = seen([gpus(1), machine(4, name="local")], [hurt], now=NOW)
+    assert decide(view).holds == {"j": Hold.MACHINES} and decide(view).starts == []
+    assert explain_wait(view, "j").hold is Hold.MACHINES
+
+
+def test_slots_of_a_cpu_are_not_devices():
+    assert placed([machine(1, name="a")], job("j", avoided=never(("a", 0)))) == {"j": [Placement("a", (0,))]}
+
+
+def test_nobody_makes_way_on_a_device_that_the_job_will_not_use():
+    hurt = job("j", priority=1, avoided=never(("a", 0)))
+    on_it = [running("r", {"a": 1}), running("s", {"a": 1}, priority=1)]
+    assert decide(seen([gpus(2, {0, 1})], [hurt], on_it, now=NOW)).preempts == {}
+    elsewhere = [*on_it, running("t", {"b": 1})]
+    assert set(decide(seen([gpus(2, {0, 1}), gpus(1, {0}, "b")], [hurt], elsewhere, now=NOW)).preempts) == {"t"}
+
+
+def test_the_device_of_the_rank_that_failed_is_never_used_again_and_its_neighbours_are():
+    [two] = [avoided([Ended(1, "a", [4, 5], ECC, 1.0, index=1, rank=3)])]
+    assert two.never == {("a", 5)} and two.slots == {("a", 4), ("a", 5)}
+    assert avoided([Ended(1, "a", [4, 5], ECC, 1.0)]).never == frozenset(), "nobody knows which of the two it was"
+    closed = "RuntimeError: Connection closed by peer"
+    assert avoided([Ended(1, "a", [4], closed, 1.0, index=0, rank=0)]).never == frozenset()
 
 
 def test_the_pause_doubles_up_to_a_limit_and_starts_small_again_after_long():

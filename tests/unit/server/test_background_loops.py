@@ -3,19 +3,29 @@
 import ast
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from web_browser import Browser
 
 import shoal.server
-from shoal.core.loops import Loop, Problem, run_all
+from shoal.core.background_loops import Loop, Problem, run_all
+from shoal.core.steady_clock import SteadyClock
+from shoal.server.artifacts.imports.queue import import_queue
+from shoal.server.artifacts.store_probe import StoreProbe
+from shoal.server.backup import schedule
+from shoal.server.backup.schedule import BackupLoop
+from shoal.server.jobs.disk_watch import DiskWatch
+from shoal.server.leases.clock import LeaseClock
+from shoal.server.mail import Letter, Mailer
+from shoal.server.notices.loop import NoticeLoop
+from shoal.server.pool.supervisor import PoolSupervisor
+from shoal.server.preflight import service as preflights
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import preflights
-from shoal.server.services.lease_clock import LeaseClock
-from shoal.server.services.pool_keeper import Keeper
-from shoal.server.services.swarm_watch import SwarmWatch
+from shoal.server.swarms.watch import SwarmWatch
 from shoal.server.sweeper.loop import Sweeper
+from shoal.server.timekeeping import Timekeeper
 from shoal.testing.server import AppClient, add_person, make_app
 
 
@@ -61,9 +71,9 @@ def closing(ctx):
         (lambda ctx: Scheduler(ctx, "http://nowhere"), "pass_once"),
         (lambda ctx: Scheduler(ctx, "http://nowhere"), "_housekeep"),
         (Sweeper, "pass_once"),
-        (LeaseClock, "look"),
-        (lambda ctx: SwarmWatch(ctx, "http://nowhere"), "look"),
-        (Keeper, "look"),
+        (LeaseClock, "handle_due"),
+        (lambda ctx: SwarmWatch(ctx, "http://nowhere"), "poll"),
+        (PoolSupervisor, "poll"),
     ],
     ids=["scheduler", "housekeeping", "sweeper", "leases", "swarms", "pool"],
 )
@@ -122,6 +132,137 @@ def test_health_names_a_loop_that_fails_and_forgets_it_once_it_works(private_ctx
         loop.stop()
 
 
+class MailLoop:
+    """The mailer's loop, which begins with the first letter."""
+
+    def __init__(self, ctx):
+        self.mailer = Mailer("smtp://localhost:1", "", loops=ctx.loops)
+
+    def start(self):
+        self.mailer.send(Letter("a@b.c", "subject", "text", lambda _: None))
+
+    def stop(self):
+        self.mailer.close()
+
+
+LOOPS = {
+    "scheduler": (lambda ctx: Scheduler(ctx, "http://nowhere"), Scheduler, "pass_once"),
+    "sweeper": (Sweeper, Sweeper, "pass_once"),
+    "leases": (LeaseClock, LeaseClock, "handle_due"),
+    "swarms": (lambda ctx: SwarmWatch(ctx, "http://nowhere"), SwarmWatch, "poll"),
+    "pool": (PoolSupervisor, PoolSupervisor, "poll"),
+    "clock": (lambda ctx: Timekeeper(ctx, SteadyClock()), Timekeeper, "pass_once"),
+    "backup": (BackupLoop, BackupLoop, "pass_once"),
+    "notices": (lambda ctx: NoticeLoop(ctx, "http://nowhere"), NoticeLoop, "evaluate"),
+    "deliveries": (lambda ctx: NoticeLoop(ctx, "http://nowhere"), NoticeLoop, "send"),
+    "mail": (MailLoop, Mailer, "_send_due"),
+    "disk use": (DiskWatch, DiskWatch, "check"),
+    "store": (StoreProbe, StoreProbe, "probe"),
+}
+"""Name in `/health` → how it is made, and the method in which a fault is planted."""
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_health_names_each_loop_that_fails_and_forgets_it_once_it_works(private_ctx, monkeypatch, name):
+    ctx, (make, owner, method) = private_ctx, LOOPS[name]
+    is_well, passed = threading.Event(), threading.Event()
+
+    def step(*_):
+        if not is_well.is_set():
+            raise Broken("planted")
+        passed.set()
+
+    monkeypatch.setattr(owner, method, step)
+    monkeypatch.setattr(ctx.pool, "is_head", lambda _: True)
+    monkeypatch.setattr(schedule, "_RETRY_S", 0.0)
+    ctx.settings = replace(ctx.settings, backup_to=str(ctx.layout.root / "backups"))
+    loop, client = make(ctx), AppClient(make_app(ctx))
+    loop.start()
+    try:
+        until(lambda: client.get("/health").json()["problems"])
+        [problem] = client.get("/health").json()["problems"]
+        assert (problem["name"], problem["state"]) == (name, "failing")
+        assert "planted" in problem["error"]
+        is_well.set()
+        assert passed.wait(60)
+        until(lambda: client.get("/health").json()["health"] == "ok")
+    finally:
+        is_well.set()
+        ctx.live.close()
+        loop.stop()
+
+
+def test_a_sick_disk_is_no_reason_to_restart_and_a_server_without_a_store_is_not_ready(private_ctx, monkeypatch):
+    """Liveness and readiness are different questions: only what a restart brings back makes a server count as not alive."""
+    ctx = private_ctx
+    client, sick = AppClient(make_app(ctx)), threading.Event()
+    sick.set()
+    stage = ctx.store.blobs.stage
+
+    def stage_or_fail(*args):
+        if sick.is_set():
+            raise OSError(5, "Input/output error")
+        return stage(*args)
+
+    monkeypatch.setattr(ctx.store.blobs, "stage", stage_or_fail)
+    probe = StoreProbe(ctx)
+    probe.start()
+    try:
+        until(lambda: client.get("/health/ready").status_code == 503)
+        body = client.get("/health/ready").json()
+        assert body == {"status": "failing", "problems": [{"name": "store", "state": "failing"}]}
+        assert client.get("/health/live").status_code == 200
+        parts = client.get("/health").json()["parts"]
+        assert parts == {"database": "ok", "disk": "ok", "store": "failing", "clock": "ok", "loops": "ok"}
+        sick.clear()
+        until(lambda: client.get("/health/ready").status_code == 200)
+        assert [path for path in ctx.layout.store_dir.rglob("*") if path.is_file()] == []
+        ctx.live.closing = True
+        assert client.get("/health/ready").status_code == 503 and client.get("/health/live").status_code == 200
+    finally:
+        ctx.live.closing = True
+        probe.stop()
+
+
+def test_a_full_disk_leaves_a_server_ready_and_a_dead_loop_or_late_writer_does_not(ctx, app):
+    client, problems = AppClient(app), []
+    ctx.loops.watch("planted", lambda: problems[0] if problems else None)
+    answers = {}
+    for name, state in (
+        ("disk", "full"),
+        ("mail", "late"),
+        ("mail", "dead"),
+        ("database", "late"),
+        ("database", "dead"),
+    ):
+        problems[:] = [Problem(name, state, 1.0)]
+        answers[name, state] = tuple(client.get(f"/health/{what}").status_code for what in ("live", "ready"))
+    assert answers == {
+        ("disk", "full"): (200, 200),
+        ("mail", "late"): (200, 200),
+        ("mail", "dead"): (503, 503),
+        ("database", "late"): (200, 503),
+        ("database", "dead"): (503, 503),
+    }
+
+
+def test_imports_that_wait_without_a_thread_are_reported(ctx, app):
+    queue = import_queue(ctx)
+    assert AppClient(app).get("/health").json()["problems"] == []
+    queue._waiting.append(("w", lambda: None))
+    assert [(p["name"], p["state"]) for p in AppClient(app).get("/health").json()["problems"]] == [("imports", "dead")]
+
+
+def test_no_loop_of_the_server_is_missing_above():
+    """A new loop needs a row in `LOOPS`."""
+    root, found = Path(shoal.server.__file__).parent, set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Loop":
+                found.add(ast.literal_eval(node.args[0]))
+    assert found == set(LOOPS)
+
+
 def test_health_names_a_loop_that_hangs_and_one_that_is_dead(ctx, app):
     hold, begun = threading.Event(), threading.Event()
 
@@ -156,7 +297,9 @@ def test_a_failing_loop_logs_each_distinct_error_once(caplog):
     loop.start()
     assert done.wait(60)
     loop.stop()
-    told = [r.getMessage() for r in caplog.records if r.name == "shoal.core.loops" and r.levelname == "ERROR"]
+    told = [
+        r.getMessage() for r in caplog.records if r.name == "shoal.core.background_loops" and r.levelname == "ERROR"
+    ]
     assert [text.split(" (")[0] for text in told] == ["noisy: OSError: a", "noisy: OSError: b"]
 
 
@@ -173,17 +316,16 @@ def test_one_stage_that_fails_keeps_none_of_the_others_from_being_done():
 
 STARTS_THREADS = {
     "db.py": "the writer; `problem` tells of it",
-    "door.py": "a listener; `problem` tells of it",
-    "gateway.py": "an event loop; `/health` watches it",
-    "pool.py": "one task each",
-    "services/import_proxy.py": "a listener; `serve_each`",
-    "services/import_queue.py": "one task after the other, none of which ends it",
-    "services/pool_probe.py": "one task each",
+    "edge/listener.py": "a listener; `problem` tells of it, and so does that of `AgentListener`",
+    "leases/gateway.py": "an event loop; `/health` watches it",
+    "pool/cluster.py": "one task each",
+    "artifacts/imports/queue.py": "one task after the other, none of which ends it",
+    "pool/probe.py": "one task each",
 }
 
 
 def test_every_thread_of_the_server_is_a_supervised_loop_or_known_to_be_none():
-    """To add a loop, use `shoal.core.loops.Loop`; a thread that is no loop is named above, with what keeps it in sight."""
+    """To add a loop, use `shoal.core.background_loops.Loop`; a thread that is no loop is named above, with what watches it."""
     root = Path(shoal.server.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

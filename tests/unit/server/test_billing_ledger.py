@@ -9,11 +9,12 @@ from sqlalchemy import select
 
 from shoal.core.schema import utcnow
 from shoal.core.states import NodeState
+from shoal.server.billing import ledger, ledger_check
+from shoal.server.billing import service as billing
+from shoal.server.billing.usage_clock import UsageClock
 from shoal.server.db import Database
-from shoal.server.meter import Meter
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.ledger import LedgerEntry, OpenSpan
-from shoal.server.services import billing, ledger, ledger_check
 from shoal.testing.server import add_job, add_node
 
 ENTRIES = 5
@@ -32,7 +33,7 @@ class Clock:
 def written(ctx):
     """Five entries, each with names of its own."""
     clock = Clock(1.8e9)
-    ctx.meter = meter = Meter(wall_s=clock, boot_s=clock, boot="b")
+    ctx.usage_clock = usage_clock = UsageClock(wall_s=clock, boot_s=clock, boot="b")
     for n in range(1, ENTRIES + 1):
         span = OpenSpan(
             attempt_id=f"att_number-{n}", node=0, workspace_id=f"ws_number-{n}", job_id=f"job_number-{n}", job=f"job-{n}",
@@ -40,10 +41,10 @@ def written(ctx):
             currency="EUR",
         )  # fmt: skip
         ctx.db.write(lambda s, made=span: s.add(made))
-        meter.hear(f"att_number-{n}", 0)
-        ctx.db.write(lambda s: ledger.renew(s, meter))
+        usage_clock.record_message(f"att_number-{n}", 0)
+        ctx.db.write(lambda s: ledger.renew(s, usage_clock))
         clock.now += 25
-        ctx.db.write(lambda s, n=n: ledger.end_node(s, meter, f"att_number-{n}", 0, lease_s=30))
+        ctx.db.write(lambda s, n=n: ledger.end_node(s, usage_clock, f"att_number-{n}", 0, timeout_s=30))
     with ctx.db.read() as session:
         return session.scalars(select(LedgerEntry).order_by(LedgerEntry.seq)).all()
 
@@ -86,7 +87,7 @@ def verified(path):
         ("DELETE FROM ledger WHERE seq = 2", {2: "it is missing, or cannot be read", 3: "it does not follow the entry before"}),
         ("DELETE FROM ledger WHERE seq = 5", {5: "it is missing, or cannot be read"}),
         ("UPDATE ledger SET seq = 9 WHERE seq = 5", {9: "its contents do not match its hash"}),
-        ("UPDATE ledger_head SET hash = 'x'", {None: "the last entry was number 5, and its hash another one"}),
+        ("UPDATE ledger_head SET hash = 'x'", {None: "the last entry should be number 5, with another hash"}),
     ],
 )  # fmt: skip
 def test_what_was_changed_removed_or_moved_is_named(ctx, written, damage, named):
@@ -102,22 +103,22 @@ def test_what_was_changed_removed_or_moved_is_named(ctx, written, damage, named)
 
 def test_the_clock_follows_no_jump_within_a_life_nor_over_a_restart():
     wall, boot = Clock(1000.0), Clock(50.0)
-    meter = Meter(wall_s=wall, boot_s=boot, boot="b1")
-    assert meter.now_ms == 1_000_000
+    usage_clock = UsageClock(wall_s=wall, boot_s=boot, boot="b1")
+    assert usage_clock.now_ms == 1_000_000
     wall.now, boot.now = 999_999.0, 60.0
-    assert meter.now_ms == 1_010_000
-    noted = meter.reading()
+    assert usage_clock.now_ms == 1_010_000
+    noted = usage_clock.reading()
     boot.now = 70.0
-    again = Meter(wall_s=wall, boot_s=boot, boot="b1")
+    again = UsageClock(wall_s=wall, boot_s=boot, boot="b1")
     again.resume(*noted)
     assert again.now_ms == 1_020_000
 
 
 @pytest.mark.parametrize(("wall_s", "shows"), [(900.0, 1_000_000), (2000.0, 2_000_000)])
 def test_after_a_boot_it_never_stands_before_what_it_has_shown(wall_s, shows):
-    meter = Meter(wall_s=lambda: wall_s, boot_s=lambda: 5.0, boot="b2")
-    meter.resume("b1", 50_000, 1_000_000)
-    assert meter.now_ms == shows
+    usage_clock = UsageClock(wall_s=lambda: wall_s, boot_s=lambda: 5.0, boot="b2")
+    usage_clock.resume("b1", 50_000, 1_000_000)
+    assert usage_clock.now_ms == shows
 
 
 def test_what_ran_before_there_was_a_ledger_is_taken_over_once(ctx, anna):

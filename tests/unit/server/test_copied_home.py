@@ -5,10 +5,11 @@ from sqlalchemy import select
 
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState
+from shoal.server import copied_data
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt
 from shoal.server.models.pool import PoolRow
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import copies, jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 
@@ -39,7 +40,7 @@ def test_open_attempts_are_given_up_unasked_and_pool_machines_left(ctx):
     row = PoolRow(id="mach_1", name="m", via="ssh", asked={}, state="up", kind="cpu", slots=1, facts={}, steps=[],
                   problems=[], created_at=utcnow(), **machine)  # fmt: skip
     ctx.db.write(lambda session: session.add(row))
-    copies.disown(ctx)
+    copied_data.disown(ctx)
     view = jobs.get(ctx, person.access(), job)
     assert view.status is JobState.QUEUED, "it starts again here"
     assert "belongs to the original server" in view.attempt_list[0].reason

@@ -1,13 +1,19 @@
 """The writer: group commit, one piece's failure does not touch its neighbours, durable before it answers."""
 
+import errno
+import os
+import sqlite3
 import threading
 
 import pytest
-from sqlalchemy import literal, select, text
+from sqlalchemy import event, literal, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import LRUCache
 
-from shoal.core.errors import NameTaken
+from shoal.core import durable
+from shoal.core.errors import NameTaken, StorageFailing, Unreachable
 from shoal.server.db import Database
+from shoal.testing.patience import patient, wait_until
 
 
 @pytest.fixture
@@ -59,8 +65,6 @@ def test_a_failing_piece_is_undone_alone(db):
 
 def test_many_writers_share_commits_and_all_see_their_own_result(db):
     commits = []
-    from sqlalchemy import event
-
     event.listen(db.writer, "commit", lambda _: commits.append(1))
     results = {}
     hold, release = threading.Event(), threading.Event()
@@ -100,3 +104,125 @@ def test_what_waits_is_written_before_closing(tmp_path):
     again = Database(tmp_path / "y.db")
     assert rows(again) == list(range(20))
     again.close()
+
+
+def test_a_write_after_closing_is_refused_and_does_not_wait(tmp_path):
+    database = Database(tmp_path / "z.db")
+    database.close()
+    refused = []
+
+    def late():
+        try:
+            database.write(insert(1))
+        except Unreachable as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=late, daemon=True)
+    thread.start()
+    thread.join(patient(5))
+    assert refused and "shutting down" in str(refused[0])
+
+
+def test_writes_while_it_closes_all_end_with_a_result_or_a_refusal(tmp_path):
+    database = Database(tmp_path / "z.db")
+    database.write(lambda s: s.execute(text("CREATE TABLE t (n INTEGER PRIMARY KEY)")) and None)
+    ended, written = [], []
+
+    def keep_writing(first):
+        try:
+            for n in range(first, first + 10_000):
+                written.append(database.write(insert(n)))
+        except Unreachable:
+            ended.append(first)
+
+    threads = [threading.Thread(target=keep_writing, args=(10_000 * i,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(written) > 20, "the first writes")
+    database.close()
+    for thread in threads:
+        thread.join(patient(10))
+    assert len(ended) == 4
+    again = Database(tmp_path / "z.db")
+    assert rows(again) == sorted(written)
+    again.close()
+
+
+def test_an_error_outside_of_the_commit_reaches_the_callers_and_the_writer_continues(db):
+    class Failing:
+        def hold(self):
+            raise OSError(errno.EIO, "Input/output error")
+
+    db.reserve = Failing()
+    failures = []
+
+    def write():
+        try:
+            db.write(insert(1))
+        except OSError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(patient(5))
+    assert [error.errno for error in failures] == [errno.EIO]
+    db.reserve = None
+    assert db.write(insert(2)) == 2
+
+
+def _error_of_sqlite(code):
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    return OperationalError("COMMIT", {}, error)
+
+
+def test_after_a_failed_flush_nothing_is_acknowledged_any_more(db):
+    def fail(_):
+        raise _error_of_sqlite(sqlite3.SQLITE_IOERR_FSYNC)
+
+    said = []
+    db.on_distrust = said.append
+    event.listen(db.writer, "commit", fail)
+    with pytest.raises(StorageFailing, match="I/O error"):
+        db.write(insert(1))
+    event.remove(db.writer, "commit", fail)
+    with pytest.raises(StorageFailing, match="fsync of the database failed"):
+        db.write(insert(2), essential=True)
+    assert len(said) == 1
+    assert db.problem().name == "database"
+    assert rows(db) == []
+
+
+def test_an_io_error_that_is_no_failed_flush_passes(db):
+    def fail(_):
+        raise _error_of_sqlite(sqlite3.SQLITE_IOERR_WRITE)
+
+    event.listen(db.writer, "commit", fail)
+    with pytest.raises(StorageFailing):
+        db.write(insert(1))
+    event.remove(db.writer, "commit", fail)
+    assert db.write(insert(2)) == 2
+
+
+def test_a_commit_during_which_a_flush_of_the_store_fails_is_not_acknowledged(db):
+    def distrusted(session):
+        db.distrust("fsync failed: Input/output error")
+        return insert(1)(session)
+
+    with pytest.raises(StorageFailing, match="Input/output error"):
+        db.write(distrusted)
+
+
+def test_only_flushes_on_the_servers_own_disk_are_watched(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(durable, "_watcher", None)
+    durable.watch_flushes(tmp_path, said.append)
+
+    def fail(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for folder in (tmp_path, "/proc"):
+        with pytest.raises(OSError, match="Input/output"):
+            durable.sync(folder)
+    assert said == ["fsync failed: Input/output error"]

@@ -79,6 +79,19 @@ def test_a_brief_job_slips_in_ahead_of_a_large_one_and_a_long_one_does_not():
     assert decision.head.job_id == "large" and decision.head.starts_in_s == 600
 
 
+def test_a_job_with_a_long_grace_period_must_end_before_it_is_over():
+    pool, live = [machine(4, used=[0])], [running("r", 1, ends=600)]
+    large = job("large", accels=4, at=1)
+    assert started(decide(seen(pool, [large, job("brief", at=2, limit_s=500, grace_s=100.0)], live))) == ["brief"]
+    assert started(decide(seen(pool, [large, job("brief", at=2, limit_s=500, grace_s=101.0)], live))) == []
+
+
+def test_a_job_that_makes_way_is_given_its_own_time_to_save():
+    asked = job("r", grace_s=300.0)
+    live = [running("r", 1, stopping=True, asked=asked)]
+    assert decide(seen([machine(1, used=[0])], [job("next")], live)).head.starts_in_s == 300.0
+
+
 def test_slots_the_head_will_not_need_are_for_anyone():
     pool = [machine(4, used=[0], name="m"), machine(2, name="n")]
     live = [running("r", 1)]
@@ -196,9 +209,9 @@ def test_a_batch_keeps_its_place_and_its_longest_go_first():
 
 def test_the_largest_request_that_could_run_is_named():
     pool = [machine(4, name="x"), machine(2, name="y")]
-    assert largest_possible(pool, 2) == (3, 2)
-    assert largest_possible(pool, 9) == (1, 4)
-    assert largest_possible([], 1) == (0, 0)
+    assert largest_possible(pool, job("a", accels=2)) == (3, 2)
+    assert largest_possible(pool, job("a", accels=9)) == (1, 4)
+    assert largest_possible([], job("a")) == (0, 0)
 
 
 @given(pools, queues, st.dictionaries(st.sampled_from("abc"), st.integers(0, 6)))

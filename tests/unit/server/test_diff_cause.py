@@ -1,9 +1,9 @@
-"""Which of several differences is named as the cause: the one that can first show where the numbers part."""
+"""Choice of the likely cause among several differences: the one that can first show where the metrics begin to differ."""
 
 import pytest
 
 from shoal.core.diffs import Change, FileChange, MetricDifference, SampleDifference
-from shoal.server.web.diff_cause import Evidence, causes, kind_of
+from shoal.server.web.job.diff_cause import Evidence, causes, kind_of
 
 LR = Change(section="settings", name="--lr", first="0.1", second="0.2")
 SEED = Change(section="seed", name="seed", first="1", second="2")
@@ -68,10 +68,7 @@ def test_what_is_told_twice_is_one_cause():
 def test_the_only_difference_is_said_to_be_the_only_one():
     (cause,) = causes(evidence(LR, at=2))
     assert cause.what == "--lr: 0.1 → 0.2"
-    assert (
-        cause.why.startswith("the only thing that differs and can matter;")
-        and "right after the first update" in cause.why
-    )
+    assert cause.why.startswith("the only relevant difference;") and "right after the first update" in cause.why
 
 
 def test_what_cannot_matter_is_no_cause():
@@ -81,18 +78,18 @@ def test_what_cannot_matter_is_no_cause():
 
 def test_a_learning_rate_is_not_blamed_for_a_first_loss_even_if_nothing_else_differs():
     first, second = causes(evidence(LR, at=1))
-    assert first.name == "chance" and "nothing that differs can show there" in first.why
+    assert first.name == "chance" and "no known difference can have an effect there" in first.why
     assert second.name == "--lr" and "hardly explains this" in second.why
 
 
 def test_where_steps_are_told_of_now_and_then_a_first_one_knows_of_updates_too():
     (cause,) = causes(evidence(LR, at=10, first_step=10))
-    assert cause.name == "--lr" and "the first that both have told of" in cause.why
+    assert cause.name == "--lr" and "the first that both have reported" in cause.why
 
 
 def test_where_one_resumed_is_where_to_look():
     (first, *_) = causes(evidence(LR, at=26, resumes=[("broken", 25)]))
-    assert first.name == "resume" and first.what == "broken went on from a checkpoint at step 25"
+    assert first.name == "resume" and first.what == "broken resumed from a checkpoint at step 25"
     assert named(LR, at=40, resumes=[("broken", 25)])[0] == "--lr"
 
 

@@ -1,25 +1,29 @@
 """Samples recomputed from ledgers that real feeds have written: where two jobs begin to use others."""
 
-from shoal.sdk.ledger import Ledger
-from shoal.sdk.order import Dealing, epoch_order
-from shoal.server.web.diff_samples import feeds, first_difference
+from shoal.sdk.samples.order import Dealing, epoch_order
+from shoal.sdk.samples.sample_log import SampleLog
+from shoal.server.web.job.diff_samples import feeds, first_difference
 
 
 def ledger(steps, *, seed=1, size=20, batch=4, world=1, start=0, session="a", at=0.0, shuffle=True):
-    """What the ranks of one attempt write, of the steps from `start` on."""
+    """Return the sample log of the ranks of one attempt, for the steps from `start` on."""
     records = [
         {"k": "d", "name": "train", "size": size, "seed": seed, "batch": batch, "drop_last": False, "shuffle": shuffle,
          "x": session, "from": start, "t": at}
     ]  # fmt: skip
     dealing = Dealing(size=size, global_batch=batch, batch_size=batch, world=world)
     for rank in range(world):
-        book = Ledger(
-            lambda kind, **f: records.append({"k": kind, **f}), name="train", session=session, rank=rank, world=world
+        book = SampleLog(
+            lambda line: records.append({"k": line.kind, **line.encode()}),
+            name="train",
+            session=session,
+            rank=rank,
+            world=world,
         )
         for step in range(start + 1, steps + 1):
             epoch, number = divmod(step - 1, dealing.batches)
             order = epoch_order(size, seed, epoch, shuffle=shuffle)
-            book.took(epoch, number, order.part(*dealing.share(number, rank)))
+            book.add(epoch, number, order.part(*dealing.share(number, rank)))
             book.step(step)
         book.flush()
     return records

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointPush
-from shoal.server.services import checkpoints, chunks, downloads
+from shoal.server.artifacts import checkpoints, chunks, downloads
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 

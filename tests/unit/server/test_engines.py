@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from shoal.core.engines import EngineAdd, SlurmOptions
-from shoal.core.errors import NameTaken, NotAllowedNow, NotFound, Refused, UsageError
+from shoal.core.engines import EngineAdd
+from shoal.core.errors import InvalidSpec, NameTaken, NotAllowedNow, NotFound, Refused, UsageError
 from shoal.core.jobs import JobSpec
+from shoal.server.audit import service as audit
+from shoal.server.engines import queue as engine_queue
+from shoal.server.engines import service as engines
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Node
+from shoal.server.queue import service as queue
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import engine_queue, engines, jobs, queue
 from shoal.testing.engines import eventually
 from shoal.testing.server import add_person, add_source, make_context
 
@@ -21,7 +25,7 @@ def anna(private_ctx):
 
 
 def test_an_engine_is_used_at_once_and_after_a_restart(programs, private_ctx):
-    view = engines.add(private_ctx, EngineAdd(slurm=SlurmOptions(extra_args=["--time=60"])))
+    view = engines.add(private_ctx, EngineAdd(options={"extra_args": ["--time=60"]}))
     assert (view.name, view.machines, view.slots, view.problems) == ("slurm", 2, 4, [])
     names = ["local", "slurm:c1", "slurm:c2"]
     assert [m.name for m in private_ctx.engine.capacity()] == names
@@ -42,7 +46,27 @@ def test_nothing_is_kept_of_an_engine_that_cannot_work(programs, private_ctx):
     assert engines.list_engines(private_ctx) == []
     assert private_ctx.engine.names == ["local"]
     with pytest.raises(UsageError, match="shared file system"):
-        engines.add(private_ctx, EngineAdd(slurm=SlurmOptions(login="ada@login")))
+        engines.add(private_ctx, EngineAdd(options={"login": "ada@login"}))
+
+
+def test_names_of_built_in_engines_are_taken(private_ctx):
+    for name in ("local", "ray"):
+        with pytest.raises(InvalidSpec, match=f"'{name}' is the name of a built-in engine"):
+            engines.add(private_ctx, EngineAdd(name=name))
+
+
+def test_invalid_options_are_refused_by_the_server_with_all_that_is_wrong(private_ctx):
+    with pytest.raises(InvalidSpec, match=r"home: 'shared' is not an absolute path; colour: ") as refused:
+        engines.add(private_ctx, EngineAdd(options={"home": "shared", "colour": "red"}))
+    assert refused.value.hint == "shoal engine add slurm --help"
+
+
+def test_requests_and_answers_of_0_1_name_the_options_after_the_kind(programs, private_ctx):
+    old = {"name": "slurm", "kind": "slurm", "slurm": {"extra_args": ["--time=60"], "cpus_per_slot": 2}}
+    view = engines.add(private_ctx, EngineAdd.model_validate(old)).model_dump(mode="json")
+    assert view["slurm"] == view["options"] and view["slurm"]["extra_args"] == ["--time=60"]
+    with pytest.raises(ValueError, match="cannot be combined"):
+        EngineAdd.model_validate(old | {"options": {"partition": "gpu"}})
 
 
 def test_one_in_trouble_is_opened_again_and_says_so(programs, private_ctx):
@@ -86,7 +110,7 @@ def test_a_job_in_slurm_s_queue_says_why_and_is_not_held_lost(programs, private_
     eventually(lambda: "Resources" in queue.why(private_ctx, anna.access(), "j").text)
     told = queue.why(private_ctx, anna.access(), "j")
     assert (told.reason, told.status) == ("engine", "starting")
-    assert told.text == "it waits in Slurm's queue as job 1: Resources (all that could run it is in use)"
+    assert told.text == "it waits in Slurm's queue as job 1: Resources (all suitable resources are in use)"
     private_ctx.settings = replace(private_ctx.settings, start_timeout_s=0.0)
     waiting.pass_once()
     waiting.pass_once()
@@ -104,10 +128,12 @@ def test_a_job_in_slurm_s_queue_is_stopped_there(programs, private_ctx, anna, wa
     assert not [e for e in view.events if e.kind == "node_lost"]
     engines.remove(private_ctx, "slurm")
     assert [m.name for m in private_ctx.engine.capacity()] == ["local"]
+    recorded = [(e.action, e.object) for e in audit.list_entries(private_ctx, action="engine")]
+    assert recorded == [("engine.remove", "slurm"), ("engine.add", "slurm")]
 
 
 def test_an_engine_with_jobs_on_it_is_not_removed(private_ctx, waiting):
-    with pytest.raises(NotAllowedNow, match="Job 'j' runs on engine 'slurm'") as refused:
+    with pytest.raises(NotAllowedNow, match="Job 'j' runs or waits on engine 'slurm'") as refused:
         engines.remove(private_ctx, "slurm")
     assert refused.value.hint == "shoal training stop j --wait"
     assert private_ctx.engine.names == ["local", "slurm"]
@@ -121,11 +147,11 @@ def test_a_node_is_counted_where_slurm_has_put_it(private_ctx, waiting):
         first, second = nodes(session)
         assert (first.machine, second.machine, second.slots) == ("slurm:c1", "slurm:c1", [1])
         for machine in (None, "local", "other:c2", "slurm:c1"):
-            engine_queue.settle(session, second, machine)
+            engine_queue.move_to_actual(session, second, machine)
             assert second.machine == "slurm:c1"
-        engine_queue.settle(session, second, "slurm:c2")
+        engine_queue.move_to_actual(session, second, "slurm:c2")
         assert (second.machine, second.slots) == ("slurm:c2", [0])
-        engine_queue.settle(session, second, "slurm:c1")
+        engine_queue.move_to_actual(session, second, "slurm:c1")
         assert (second.machine, second.slots) == ("slurm:c1", [1])
 
     private_ctx.db.write(work)

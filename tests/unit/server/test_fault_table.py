@@ -1,9 +1,9 @@
-"""Real error texts, from a worker's stderr to the decision: start again, or give up?"""
+"""Real error texts, from a worker's stderr to the decision: drain the device, start again elsewhere, or give up?"""
 
 import pytest
 
-from shoal.agent.reasons import explain
-from shoal.core.faults import Fault, classify
+from shoal.agent.node.end_reasons import explain
+from shoal.core.faults import Fault, Remedy, classify, remedy
 from shoal.server.scheduler.restarts import Cause, Failure, judge
 
 CUDA_TRAILER = """\
@@ -97,7 +97,55 @@ INFRASTRUCTURE = {
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for"
         " recv operation to complete\n",
     ),
+    "nvlink": (Fault.DEVICE, f"RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution\n{CUDA_TRAILER}"),
+    "xid of a script": (Fault.DEVICE, "RuntimeError: device failure\nNVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault\n"),
+    "amd hardware exception": (
+        Fault.DEVICE,
+        "RuntimeError: HIP error: unknown\n:0:rocdevice.cpp :2660: Callback: Queue 0x7f aborting with error :"
+        " HSA_STATUS_ERROR_HARDWARE_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016\n",
+    ),
+    "intel device lost": (Fault.DEVICE, "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)\n"),
+    "driver too old": (
+        Fault.MACHINE,
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by"
+        " downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx\n",
+    ),
+    "no driver": (
+        Fault.MACHINE,
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver\n",
+    ),
+    "busy, older words": (Fault.MACHINE, f"RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n{CUDA_TRAILER}"),
+    "forward compatibility": (
+        Fault.MACHINE,
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling"
+        " NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non"
+        " supported HW\n",
+    ),
+    "driver combination": (
+        Fault.MACHINE,
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda"
+        " driver combination\n",
+    ),
+    "file server away": (Fault.MACHINE, "OSError: [Errno 116] Stale file handle: '/data/train/000.tar'\n"),
+    "infiniband": (
+        Fault.NETWORK,
+        f"torch.distributed.DistBackendError: NCCL error in: {C10D}/ProcessGroupNCCL.cpp:2006\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "Last error:\nNET/IB : Got completion from peer 10.0.0.4<41245> with status=12 opcode=32601 len=0 vendor err 129\n",
+    ),
+    "gloo mesh": (
+        Fault.NETWORK,
+        "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n",
+    ),
+    "barrier": (
+        Fault.NETWORK,
+        "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from"
+        " rank 0. Please check rank 0 logs for faulty rank.\n",
+    ),
+    "rendezvous closed": (Fault.NETWORK, "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"),
 }  # fmt: skip
+DRAINED = {"ecc", "ecc, new name", "xid", "nvlink"}
+"""Errors that no script can cause."""
 
 OWN = {
     "oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB\n",
@@ -116,6 +164,16 @@ OWN = {
     "assertion": "AssertionError: vocab_size must be positive\n",
     "device-side assertion": f"RuntimeError: CUDA error: device-side assert triggered\n{CUDA_TRAILER}",
     "illegal access": f"RuntimeError: CUDA error: an illegal memory access was encountered\n{CUDA_TRAILER}",
+    "mismatched collectives": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:"
+        " CollectiveFingerPrint(OpType=ALLREDUCE, TensorShape=[10]), but Rank 1 is running collective: BROADCAST.\n"
+    ),
+    "misaligned": f"RuntimeError: CUDA error: misaligned address\n{CUDA_TRAILER}",
+    "no kernel": f"RuntimeError: CUDA error: no kernel image is available for execution on the device\n{CUDA_TRAILER}",
+    "loader without shared memory": (
+        "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers"
+        " are out of shared memory. Please try to raise your shared memory limit.\n"
+    ),
     "cpu torch": "AssertionError: Torch not compiled with CUDA enabled\n",
     "state dict": "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for w: copying a param\n",
 }
@@ -140,6 +198,7 @@ def test_a_fault_of_the_machines_or_their_network_is_tried_again(name):
         reason, restarts = decision(text)
         assert restarts, reason
         assert classify(reason) is kind
+        assert remedy(reason) is (Remedy.DRAIN if name in DRAINED else Remedy.ELSEWHERE), reason
         assert len(reason) <= 500 and "\n" not in reason
 
 
@@ -148,6 +207,7 @@ def test_an_error_of_the_job_itself_is_final(name):
     for text in (stderr(OWN[name]), stderr(OWN[name], "[rank3]: "), stderr(OWN[name]) + TORCHRUN):
         reason, restarts = decision(text)
         assert not restarts, reason
+        assert remedy(reason) is Remedy.GIVE_UP
 
 
 def test_an_infrastructure_fault_is_not_tried_for_ever():

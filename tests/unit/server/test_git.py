@@ -14,10 +14,10 @@ from gitserver import GitHttp, commit, git, make_repo
 
 from shoal.core.errors import GitFailed, InvalidSpec, NotFound, SourceTooLarge, Unreachable
 from shoal.core.people import GitFetch, GitSourceAdd, RegistryConnect
-from shoal.server.services.git import add_git_source, clean_up, connect_registry, fetch
-from shoal.server.services.git_errors import explain
-from shoal.server.services.git_fetch import GitFetcher
-from shoal.server.services.git_url import check_revision, parse_git_url
+from shoal.server.git.errors import explain
+from shoal.server.git.fetch import GitFetcher
+from shoal.server.git.service import add_git_source, clean_up, connect_registry, fetch
+from shoal.server.git.urls import check_revision, parse_git_url
 from shoal.testing.server import AppClient, add_person, make_app
 
 TOKEN = "ghp_the-token-of-the-test"
@@ -287,6 +287,14 @@ def test_a_shared_server_connects_to_nothing_inside_its_own_network(ctx, anna, h
             canary.accept()
 
 
+def test_an_admin_permits_a_host_in_a_private_network_with_this_port_only(ctx, anna, repo):
+    with serving(repo.parent) as server, serving(repo.parent) as other:
+        ctx.settings = replace(ctx.settings, git_hosts=f"git.lan, {server.netloc.upper()}")
+        assert contents(ctx, anna.access(), url=f"{server.url}/demo/.git")
+        refused = refusal(ctx, anna.access(), url=f"{other.url}/demo/.git")
+        assert "private network" in refused.message and f'git_hosts = "{other.netloc}"' in refused.hint
+
+
 @pytest.mark.parametrize(
     "url", ["/etc", "file:///etc", "git@github.com:a/b", "ssh://git@github.com/a/b", "git://github.com/a/b"]
 )
@@ -363,7 +371,7 @@ def test_a_fetch_names_a_url_or_a_source_but_not_both(pctx, access):
 
 
 def test_too_many_fetches_at_once_are_turned_away(pctx, access, repo, monkeypatch):
-    monkeypatch.setattr("shoal.server.services.git._WAIT_S", 0.01)
+    monkeypatch.setattr("shoal.server.git.service._WAIT_S", 0.01)
     pctx.guards.git_slots = threading.BoundedSemaphore(1)
     with pctx.guards.git_slots:
         refusal(pctx, access, Unreachable, url=str(repo))

@@ -1,4 +1,4 @@
-"""Which running job takes more nodes: never at the cost of one that waits, and what is decided then holds."""
+"""Running jobs that grow: never at the cost of a waiting job, and the decision holds."""
 
 import random
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_a_forecast_and_a_reason_are_as_without_growing_jobs():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_a_job_that_is_told_to_grow_starts_at_once_with_as_many_nodes(seed):
-    """Whatever is around it: what it leaves and what is free is truly for it, and nobody else is started later for it."""
+    """In any situation, the free slots suffice for the growing job, and no other job starts later because of it."""
     rng = random.Random(seed)
     names = [f"m{i}" for i in range(rng.randint(1, 4))]
     used, live = {name: set() for name in names}, []

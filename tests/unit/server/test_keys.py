@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from shoal.core.people import Scope
-from shoal.server.models.people import ApiKey
-from shoal.server.services.accounts import OWNER_KEY_NAME, ensure_owner
-from shoal.server.services.keys import flush_touched, list_keys
+from shoal.server.models.users import ApiKey
+from shoal.server.people.accounts import OWNER_KEY_NAME, ensure_owner
+from shoal.server.people.keys import flush_touched, list_keys
 from shoal.testing.server import AppClient, add_key, add_person, make_app
 
 

@@ -1,4 +1,4 @@
-"""What an agent is told depends on the machine it is for: its paths, its interpreter, its devices, how it sees the server."""
+"""Launch files depend on the machine: its paths, interpreter, devices, and its address of the server."""
 
 import sys
 from dataclasses import replace
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from shoal.agent.devices.device import Device
+from shoal.core.errors import InvalidSpec
 from shoal.core.jobs import JobSpec
 from shoal.engines.base import Gang, Machine
+from shoal.server.jobs import service as jobs
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 HERE = Machine(name="local", kind="cpu", slots=1)
@@ -87,3 +89,19 @@ def test_in_a_gang_of_both_the_nodes_here_are_reached_where_the_others_reach_the
 def test_machines_that_are_not_up_get_no_new_nodes(launches, state):
     machine = Machine(name="far", kind="cpu", slots=4, home="/srv/shoal", url=THERE.url, state=state)
     assert [launch.machine for launch in launches(HERE, machine)] == ["local"]
+
+
+def test_an_agent_is_told_the_uuids_and_files_of_its_devices(launches):
+    slices = [Device(kind="cuda", index=0, uuid=f"MIG-{p}", minor=5, parent="GPU-0", part=p) for p in range(2)]
+    whole = Device(kind="cuda", index=1, uuid="GPU-1", minor=7)
+    box = Machine(name="box", kind="cuda", slots=3, inventory=(*slices, whole))
+    [launch] = launches(replace(box, inventory=(replace(slices[0], problem="lost"), slices[1], whole)), accels=2)
+    assert (launch.devices, launch.slots) == (["MIG-1", "GPU-1"], [0, 1])
+    common = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert launch.device_files == [*common, "/dev/nvidia5", "/dev/nvidia-caps", "/dev/nvidia7"]
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
+def test_a_job_cannot_choose_its_devices_by_a_variable(launches, name):
+    with pytest.raises(InvalidSpec, match=f"{name} is set by Shoal"):
+        launches(HERE, env={name: "0,1,2,3,4,5,6,7"})

@@ -9,19 +9,21 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_identit
 from sqlalchemy import select, update
 
 from shoal.core.admin import AccountChange
-from shoal.core.errors import InvalidSpec
+from shoal.core.errors import InvalidSpec, StorageFull
 from shoal.core.leases import MAX_TIME, public_key
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
+from shoal.server.jobs import attempts
+from shoal.server.leases import lease_rows
+from shoal.server.leases.clock import REMINDERS_S, LeaseClock, due_reminder
+from shoal.server.leases.keys import Keyring, new_key, public_line
 from shoal.server.models.jobs import Job
 from shoal.server.models.leases import Lease
-from shoal.server.models.people import User
+from shoal.server.models.users import User
+from shoal.server.people import admin
 from shoal.server.policy import Principal
 from shoal.server.scheduler.decide import Placement
-from shoal.server.scheduler.memory import QueueMemory
-from shoal.server.services import admin, attempts, lease_rows
-from shoal.server.services.lease_clock import REMINDERS_S, LeaseClock, due_reminder
-from shoal.server.services.lease_keys import Keyring, new_key, public_line
+from shoal.server.scheduler.state import QueueMemory
 from shoal.testing.server import add_member
 
 LEASES = "/workspaces/default/leases"
@@ -35,7 +37,7 @@ def rent(client, **asked):
 
 
 def begin(ctx, name="box", *, left_s=HOUR):
-    """As if its agent had come."""
+    """Set the end of a lease, as if its agent had joined."""
     started = update(Lease).where(Lease.name == name).values(expires_at=utcnow() + timedelta(seconds=left_s))
     ctx.db.write(lambda session: session.execute(started) and None)
 
@@ -85,7 +87,7 @@ def test_only_the_one_who_rented_gets_a_certificate_and_it_opens_nothing_else(ct
     made = rent(as_anna)
     add_member(ctx, anna.workspace_id, berta, Role.OWNER)
     theirs = as_berta.post(f"/workspaces/{anna.workspace_id}/leases/box/certificate", {"public_key": new_key()[1]})
-    assert theirs.status_code == 409 and "somebody else" in theirs.json()["error"]["message"]
+    assert theirs.status_code == 409 and "Only the person who rented" in theirs.json()["error"]["message"]
     begin(ctx, left_s=120)
     line = new_key()[1]
     signed = as_anna.post(f"{LEASES}/box/certificate", {"public_key": line}).json()
@@ -142,7 +144,7 @@ def test_the_clock_ends_what_is_over_and_reminds_of_what_soon_will_be(ctx, as_an
     over, soon, far = (rent(as_anna, name=name, time_s=2 * DAY) for name in ("over", "soon", "far"))
     for name, left_s in (("over", -1), ("soon", 599), ("far", 2 * DAY)):
         begin(ctx, name, left_s=left_s)
-    wait_s = LeaseClock(ctx).look(utcnow())
+    wait_s = LeaseClock(ctx).handle_due(utcnow())
     assert 0 <= wait_s <= 30
     assert as_anna.get(f"{LEASES}/{over['id']}").json()["status"] == "ended"
     assert as_anna.get(f"/workspaces/default/jobs/{over['job']}").json()["status"] == "stopped"
@@ -152,6 +154,25 @@ def test_the_clock_ends_what_is_over_and_reminds_of_what_soon_will_be(ctx, as_an
     events = as_anna.get(f"/workspaces/default/jobs/{soon['job']}").json()["events"]
     assert "shoal machine extend soon" in events[-1]["message"]
     assert as_anna.get(f"{LEASES}/{far['id']}").json()["status"] == "waiting"
+
+
+def test_a_lease_that_is_extended_while_the_clock_works_on_it_stays_and_is_reminded_again(ctx, as_anna, monkeypatch):
+    for name, left_s in (("over", 1), ("soon", 599)):
+        rent(as_anna, name=name, time_s=2 * DAY)
+        begin(ctx, name, left_s=left_s)
+    write = ctx.db.write
+
+    def extend_first(work, **options):
+        monkeypatch.setattr(ctx.db, "write", write)
+        for name in ("over", "soon"):
+            assert as_anna.post(f"{LEASES}/{name}/extend", {"time_s": HOUR}).status_code == 200
+        return write(work, **options)
+
+    monkeypatch.setattr(ctx.db, "write", extend_first)
+    LeaseClock(ctx).handle_due(utcnow() + timedelta(seconds=2))
+    with ctx.db.read() as session:
+        assert dict(session.execute(select(Lease.name, Lease.ended_at)).all()) == {"over": None, "soon": None}
+        assert dict(session.execute(select(Lease.name, Lease.reminded_s)).all()) == {"over": None, "soon": None}
 
 
 def test_a_lease_that_is_over_or_whose_person_may_not_sign_in_opens_to_nobody(ctx, as_anna, anna):
@@ -208,5 +229,56 @@ def test_a_lease_that_runs_makes_way_for_nobody(ctx, as_anna):
         job_id = session.scalars(select(Job.id)).one()
     ctx.db.write(lambda s: attempts.create(s, job_id, [Placement("local", (0,))], "att_x", b"x") and None)
     with ctx.db.read() as session:
-        seen = QueueMemory().look(session, ctx.engine.capacity(), ctx.settings)
+        seen = QueueMemory().read(session, ctx.engine.capacity(), ctx.settings)
     assert [job.keeps for job in seen.running] == [True], made["job"]
+
+
+def test_a_lease_that_cannot_be_handled_keeps_none_of_the_others_from_ending(ctx, as_anna, monkeypatch):
+    """If a reminder cannot be stored, on a full disk for example, other leases still end."""
+    for name in ("aa", "bb", "cc"):
+        rent(as_anna, name=name)
+    begin(ctx, "aa", left_s=-1)
+    begin(ctx, "bb", left_s=500)
+    begin(ctx, "cc", left_s=-1)
+    with ctx.db.read() as session:
+        first = session.scalars(select(Lease.id).where(Lease.name == "aa")).one()
+
+    def drop(lease_id):
+        if lease_id == first:
+            raise ConnectionError("planted")
+
+    def refuse(*_):
+        raise StorageFull
+
+    clock = LeaseClock(ctx)
+    monkeypatch.setattr(ctx.gateway, "drop", drop)
+    monkeypatch.setattr(clock, "_remind", refuse)
+    with pytest.raises(ConnectionError, match="planted"):  # so that /health names the loop
+        clock.handle_due(utcnow())
+    assert {lease["name"]: lease["status"] for lease in as_anna.get(LEASES).json()}["cc"] == "ended"
+
+
+def test_the_keys_of_a_lease_are_destroyed_once_it_has_ended_and_nothing_of_it_runs(ctx, as_anna):
+    made = rent(as_anna)
+    begin(ctx)
+
+    def lease():
+        with ctx.db.read() as session:
+            row = session.get_one(Lease, made["id"])
+            return row.host_key, session.get_one(Job, row.job_id).state
+
+    def state(text):
+        ctx.db.write(lambda session: session.execute(update(Job).values(state=text)) and None)
+
+    private = ctx.vault.open(lease()[0], bound_to=made["id"])
+    key = lease_rows.volume_key(made["id"], private)
+    assert len(key) == 64 and key != lease_rows.volume_key("lease_other", private)
+    clock = LeaseClock(ctx)
+    state("running")
+    clock.handle_due(utcnow())
+    assert as_anna.delete(f"{LEASES}/box").status_code in (200, 204)
+    clock.handle_due(utcnow())
+    assert lease()[0], "its agent may still save the files"
+    state("stopped")
+    clock.handle_due(utcnow())
+    assert lease()[0] == b""

@@ -15,22 +15,22 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from shoal.core.money import cost_of
+from shoal.server.billing import ledger, ledger_rules
+from shoal.server.billing.usage_clock import UsageClock
 from shoal.server.db import share_compiled
-from shoal.server.meter import Meter
 from shoal.server.models import Base
 from shoal.server.models.ledger import LedgerEntry, LedgerHead, OpenSpan
-from shoal.server.services import ledger, ledger_rules
 
 SEQUENCES = int(os.environ.get("SHOAL_SEQUENCES", "30"))
 LEASE_S = 30
 STRIDE_S = 25.0
 HOUR_MS = 60_000
-"""In this test, so that hours pass."""
+"""Length of an hour in this test, so that hours pass."""
 
 
 @dataclass
 class Node:
-    """What is true of a node, in true seconds."""
+    """True state of a node, in true seconds."""
 
     attempt_id: str
     slots: int
@@ -44,7 +44,7 @@ class Node:
     """Its last word, and the last one that would outlive the server."""
     says_end: bool = False
     end: float | None = None
-    """Where its interval truly ends, once that is settled."""
+    """True end of its interval, once that is certain."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -56,8 +56,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self._forget_what_was_seen()
         self.now, self.wall, self.booted_at, self.boots = 0.0, 1.8e9, -1000.0, 0
         self.nodes = []
-        self.meter = self._meter()
-        self._write(lambda session: ledger.renew(session, self.meter))
+        self.usage_clock = self._usage_clock()
+        self._write(lambda session: ledger.renew(session, self.usage_clock))
 
     def teardown(self):
         for node in self._open():
@@ -80,7 +80,7 @@ class LedgerMachine(RuleBasedStateMachine):
         node = Node(f"att_{len(self.nodes):026d}", slots, price)
 
         def work(session):
-            ledger.settle_clock(session, self.meter)
+            ledger.store_clock(session, self.usage_clock)
             self._open_span(session, node)
 
         self._write(work)
@@ -121,8 +121,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def an_end_is_told_again(self, pick):
         node = pick.choice(self.nodes)
         if node.end is not None:
-            self._write(lambda s: ledger.end_node(s, self.meter, node.attempt_id, 0, lease_s=LEASE_S))
-            self.meter.hear(node.attempt_id, 0)  # a zombie's word
+            self._write(lambda s: ledger.end_node(s, self.usage_clock, node.attempt_id, 0, timeout_s=LEASE_S))
+            self.usage_clock.record_message(node.attempt_id, 0)  # a zombie's word
 
     @rule()
     def the_watchdog_looks(self):
@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
         hours=st.sampled_from([-24, -1, 0, 1, 24]),
     )
     def the_server_is_killed_and_comes_back(self, after, away_s, ends, boots, hours):
-        """Before its last words are made to last, or after; alone, or with the machine and all that ran there."""
+        """Kill the server before or after its last records are stored; alone, or with the machine and everything on it."""
         if not after:
             self._words()
         self.now += away_s
@@ -148,12 +148,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if boots:
             self.booted_at, self.boots = self.now, self.boots + 1
         self.wall += hours * 3600
-        self.meter = self._meter()
+        self.usage_clock = self._usage_clock()
         for node in self._open():
             node.heard = node.known
         with Session(self.engine) as session:
             head = session.get_one(LedgerHead, 1)
-            self.meter.resume(head.boot_id, head.boot_ms, head.at_ms)
+            self.usage_clock.resume(head.boot_id, head.boot_ms, head.at_ms)
 
     @rule(seconds=st.sampled_from([-86_400, -3600, -1, 1, 3600, 86_400]))
     def the_wall_clock_is_set(self, seconds):
@@ -193,9 +193,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # The parts
 
-    def _meter(self):
+    def _usage_clock(self):
         booted = self.booted_at
-        return Meter(wall_s=lambda: self.wall + self.now, boot_s=lambda: self.now - booted, boot=f"boot-{self.boots}")
+        return UsageClock(
+            wall_s=lambda: self.wall + self.now, boot_s=lambda: self.now - booted, boot=f"boot-{self.boots}"
+        )
 
     def _open_span(self, session, node):
         session.add(
@@ -207,10 +209,10 @@ class LedgerMachine(RuleBasedStateMachine):
         session.flush()
 
     def _word(self, node):
-        self.meter.hear(node.attempt_id, 0)
+        self.usage_clock.record_message(node.attempt_id, 0)
         node.heard = self.now
         if node.first is None:  # the first is a join, which is written at once
-            self._write(lambda session: ledger.hear(session, self.meter, node.attempt_id, 0))
+            self._write(lambda session: ledger.record_message(session, self.usage_clock, node.attempt_id, 0))
             node.first = node.known = self.now
 
     def _words(self):
@@ -220,17 +222,17 @@ class LedgerMachine(RuleBasedStateMachine):
             if node.alive:
                 self._word(node)
             elif node.says_end:
-                self._write(lambda s, n=node: ledger.end_node(s, self.meter, n.attempt_id, 0, lease_s=LEASE_S))
+                self._write(lambda s, n=node: ledger.end_node(s, self.usage_clock, n.attempt_id, 0, timeout_s=LEASE_S))
                 sure = node.heard is not None and self.now - node.heard <= LEASE_S
                 node.end = self.now if sure else node.heard if node.heard is not None else self.now
                 node.first = self.now if node.first is None else node.first
 
     def _lose(self, node):
-        self._write(lambda s: ledger.end_node(s, self.meter, node.attempt_id, 0, lease_s=None))
+        self._write(lambda s: ledger.end_node(s, self.usage_clock, node.attempt_id, 0, timeout_s=None))
         node.end = self.now if node.heard is None else node.heard
 
     def _renew(self):
-        self._write(lambda session: ledger.renew(session, self.meter))
+        self._write(lambda session: ledger.renew(session, self.usage_clock))
         for node in self._open():
             node.known = node.heard
 

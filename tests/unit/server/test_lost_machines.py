@@ -5,9 +5,9 @@ import pytest
 from shoal.core.jobs import JobSpec
 from shoal.core.states import NodeState
 from shoal.engines.base import AgentState, Machine
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Attempt, Node
 from shoal.server.scheduler.loop import Scheduler
-from shoal.server.services import jobs
 from shoal.testing.server import IdleEngine, add_person, add_source, make_context
 
 

@@ -8,12 +8,14 @@ from email import message_from_bytes
 import pytest
 from sqlalchemy import update
 
-from shoal.core.leases import LeaseAsk
+from shoal.core.leases import LeaseRequest
 from shoal.core.schema import utcnow
+from shoal.server.jobs import service as jobs
+from shoal.server.leases import service as leases
+from shoal.server.leases.clock import LeaseClock
 from shoal.server.mail import Letter, Mailer, deliver
 from shoal.server.models.leases import Lease
-from shoal.server.services import admin, jobs, leases
-from shoal.server.services.lease_clock import LeaseClock
+from shoal.server.people import admin
 from shoal.testing.engines import eventually
 
 GOOD, LATER, NEVER = "250 taken", "451 try later", "550 no such person"
@@ -78,7 +80,7 @@ def box(ctx, anna, post, monkeypatch):
     """Anna's lease, which ends in less than an hour, on a server that sends mail."""
     monkeypatch.setattr(ctx.gateway, "demand", lambda: None)
     ctx.mail = Mailer(post.url, "shoal@example.org", pauses_s=(0.0, 0.0))
-    lease = leases.rent(ctx, anna.access(), LeaseAsk(name="box", time_s=7200))
+    lease = leases.rent(ctx, anna.access(), LeaseRequest(name="box", time_s=7200))
     soon = update(Lease).values(expires_at=utcnow() + timedelta(minutes=59))
     ctx.db.write(lambda session: session.execute(soon) and None)
     yield lease
@@ -91,10 +93,10 @@ def events(ctx, anna, lease, kind):
 
 def test_the_one_who_rented_is_written_to_once(ctx, anna, post, box):
     clock = LeaseClock(ctx)
-    clock.look(utcnow())
-    clock.look(utcnow())
+    clock.handle_due(utcnow())
+    clock.handle_due(utcnow())
     eventually(lambda: post.letters)
-    clock.look(utcnow())
+    clock.handle_due(utcnow())
     [letter] = post.letters
     assert (letter["To"], letter["From"]) == (anna.email, "shoal@example.org")
     assert letter["Subject"] == "Lease 'box' ends in 59 min"
@@ -104,14 +106,14 @@ def test_the_one_who_rented_is_written_to_once(ctx, anna, post, box):
 
 def test_a_server_that_refuses_for_now_is_asked_again(ctx, anna, post, box):
     post.answers = [LATER, LATER, GOOD]
-    LeaseClock(ctx).look(utcnow())
+    LeaseClock(ctx).handle_due(utcnow())
     eventually(lambda: post.letters)
     assert post.tries == 3 and events(ctx, anna, box, "mail_failed") == []
 
 
 def test_one_that_never_takes_it_is_asked_three_times_and_the_job_tells(ctx, anna, post, box):
     post.answers = [NEVER]
-    LeaseClock(ctx).look(utcnow())
+    LeaseClock(ctx).handle_due(utcnow())
     eventually(lambda: events(ctx, anna, box, "mail_failed"))
     assert events(ctx, anna, box, "mail_failed") == [f"no reminder was sent to {anna.email}: {NEVER}"]
     assert post.tries == 3
@@ -119,7 +121,7 @@ def test_one_that_never_takes_it_is_asked_three_times_and_the_job_tells(ctx, ann
 
 def test_the_clock_does_not_wait_for_a_server_that_says_nothing(ctx, anna, post, box):
     post.open.clear()
-    LeaseClock(ctx).look(utcnow())
+    LeaseClock(ctx).handle_due(utcnow())
     assert len(events(ctx, anna, box, "ends_soon")) == 1 and post.letters == []
     post.open.set()
     eventually(lambda: post.letters)
@@ -127,7 +129,7 @@ def test_the_clock_does_not_wait_for_a_server_that_says_nothing(ctx, anna, post,
 
 def test_without_a_server_to_send_it_nothing_is_tried(ctx, anna, box):
     ctx.mail = Mailer("", "")
-    LeaseClock(ctx).look(utcnow())
+    LeaseClock(ctx).handle_due(utcnow())
     assert len(events(ctx, anna, box, "ends_soon")) == 1 and events(ctx, anna, box, "mail_failed") == []
 
 

@@ -1,8 +1,8 @@
-"""From the address of a page that shows a notebook to the notebook's own, and which token goes where."""
+"""Conversion of the address of a page that shows a notebook to that of the notebook, and the token for it."""
 
 import pytest
 
-from shoal.server.services.notebook_urls import find_notebook
+from shoal.server.notebooks.urls import find_notebook
 
 RAW = "https://raw.githubusercontent.com/a/b"
 

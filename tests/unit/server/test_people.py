@@ -12,10 +12,11 @@ from shoal.core.errors import TooManyTries, Unreachable
 from shoal.core.people import Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
-from shoal.server.guards import Guards, Passwords, Tries
-from shoal.server.models.people import SessionRow, User
+from shoal.server.audit import service
+from shoal.server.models.users import SessionRow, User
+from shoal.server.people.accounts import ensure_owner
+from shoal.server.people.guards import Guards, Passwords, Tries
 from shoal.server.policy import hash_token
-from shoal.server.services.accounts import ensure_owner
 from shoal.testing.server import AppClient, add_key, add_person, make_app
 
 PASSWORD = "correct horse battery"
@@ -188,6 +189,47 @@ def test_one_address_gets_twenty_failures_whatever_the_e_mails(app):
     assert sign_in(there, "u21@example.org").status_code == 401
 
 
+def test_a_stranger_cannot_lock_anyone_out(app, stranger):
+    sign_up(stranger)
+    attacker = AppClient(app, address="192.0.2.66")
+    assert [sign_in(attacker, password=f"wrong-{n}").status_code for n in range(7)] == [401] * 5 + [429] * 2
+    assert sign_in(stranger).status_code == 200
+
+
+def test_many_addresses_that_guess_together_are_stopped_and_the_owner_is_not(app, stranger):
+    sign_up(stranger)
+    found = [sign_in(AppClient(app, address=f"192.0.2.{n}"), password="wrong").status_code for n in range(25)]
+    assert found == [401] * 20 + [429] * 5
+    assert sign_in(stranger).status_code == 200, "from where they signed in before"
+    assert sign_in(AppClient(app, address="198.51.100.1")).status_code == 429
+
+
+def test_addresses_of_one_ipv6_network_count_together(app):
+    found = [sign_in(AppClient(app, address=f"2001:db8::{n:x}"), f"u{n}@example.org").status_code for n in range(22)]
+    assert found == [401] * 20 + [429] * 2
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["1234567890", "Password123!", "p@ssw0rd2024", "qwertyuiop", "xxxxxxxxxxxx", "!!!first2024", "!!!monkey9999"],
+)
+def test_the_passwords_that_are_guessed_first_are_refused(stranger, password):
+    answer = sign_up(stranger, password=password)
+    assert (answer.status_code, code(answer)) == (422, "invalid_spec")
+    assert password not in answer.text
+
+
+def test_a_common_password_is_refused_at_a_change_too(app, stranger):
+    client = AppClient(app, sign_up(stranger).json()["token"])
+    answer = client.post("/auth/password", {"old_password": PASSWORD, "new_password": "Password123!"})
+    assert (answer.status_code, code(answer)) == (422, "invalid_spec")
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "Tr4vel-with-9-otters", "9274610384", "zqjxkvbpwm"])
+def test_other_passwords_are_taken(stranger, password):
+    assert sign_up(stranger, password=password).status_code == 201
+
+
 def test_tries_are_forgotten_after_a_minute_and_after_success():
     now = [0.0]
     tries = Tries(clock=lambda: now[0])
@@ -240,6 +282,38 @@ def test_old_passwords_cannot_be_guessed_through_the_change_either(app, stranger
     me = AppClient(app, sign_up(stranger).json()["token"])
     guess = {"old_password": "not-it-at-all", "new_password": "another good one"}
     assert [me.post("/auth/password", guess).status_code for _ in range(6)] == [401] * 5 + [429]
+
+
+def test_the_owner_gets_an_account_and_keeps_what_they_made(private_ctx):
+    ensure_owner(private_ctx)
+    app, key = make_app(private_ctx), private_ctx.layout.owner_key.read_text().strip()
+    owner = AppClient(app, key)
+    before = owner.get("/auth/me").json()
+    assert owner.post("/workspaces/default/invitations", {}).status_code == 201
+    weak = owner.post("/auth/owner", {"email": "ada@example.org", "password": "1234567890"})
+    assert weak.status_code == 422
+    claimed = owner.post("/auth/owner", {"email": "Ada@example.org", "password": PASSWORD, "name": "Ada"})
+    assert claimed.json() == before | {"email": "ada@example.org", "name": "Ada"}
+    assert owner.post("/auth/owner", {"email": "eve@example.org", "password": PASSWORD}).status_code == 409
+    assert ("account.claim", "ada@example.org") in [
+        (e.action, e.object) for e in service.list_entries(private_ctx, limit=9)
+    ]
+
+    (made,) = owner.get("/workspaces/default/invitations").json()
+    assert made["created_by"] == "ada@example.org"
+
+    shared = replace(private_ctx, private=False)
+    ensure_owner(shared)
+    assert not shared.layout.setup_code.exists(), "there is an admin already"
+    stranger = AppClient(make_app(shared))
+    assert AppClient(make_app(shared), key).get("/auth/me").status_code == 401, "the key file opens no shared server"
+    token = sign_in(stranger, "ada@example.org").json()["token"]
+    assert AppClient(make_app(shared), token).get("/auth/me").json()["id"] == before["id"]
+    assert sign_up(stranger, "eve@example.org").status_code == 403
+
+    ensure_owner(private_ctx)  # private again: the same owner, not a second one
+    again = AppClient(app, private_ctx.layout.owner_key.read_text().strip())
+    assert again.get("/auth/me").json()["id"] == before["id"]
 
 
 def test_the_owner_of_a_private_server_has_no_password_to_change(private_ctx):

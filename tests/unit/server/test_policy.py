@@ -97,7 +97,7 @@ def test_a_wide_key_in_a_narrow_role_stays_narrow_and_the_other_way_round(ctx, a
     wide = AppClient(app, berta.key).put(path, {"name": "x", "value": "y"})
     assert wide.json()["error"]["message"].startswith("This needs the role 'member'")
     narrow = AppClient(app, add_key(ctx, anna, "r", scopes=[Scope.READ])).put(path, {"name": "x", "value": "y"})
-    assert narrow.json()["error"]["message"] == "This key lacks the scope 'write'."
+    assert narrow.json()["error"]["message"] == "This key does not have the scope 'write'."
 
 
 def test_text_that_is_not_unicode_is_bad_input_not_a_bug(as_anna):

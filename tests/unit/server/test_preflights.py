@@ -6,13 +6,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from shoal.core.billing import QuoteAsk
+from shoal.core.billing import QuoteRequest
 from shoal.core.errors import CanNeverRun, InvalidSpec
 from shoal.core.jobs import JobSpec
 from shoal.core.preflight import VARIABLE
 from shoal.core.schema import utcnow
+from shoal.server.billing import quotes
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Event, Job
-from shoal.server.services import jobs, preflights, quotes
+from shoal.server.preflight import service as preflights
 from shoal.testing.server import AppClient, add_node, add_source
 
 PATH = "/workspaces/default/preflights"
@@ -57,7 +59,7 @@ def test_it_is_a_small_marked_job_of_the_same_script(ctx, as_anna, spec):
 def test_what_could_not_be_submitted_is_refused_as_the_job_itself_would_be(ctx, anna, spec):
     with pytest.raises(CanNeverRun):
         preflights.start(ctx, anna.access(), spec.model_copy(update={"accels": 64}))
-    with pytest.raises(InvalidSpec, match=r"'run.sh' is none"):
+    with pytest.raises(InvalidSpec, match=r"'run.sh' is not one"):
         preflights.start(ctx, anna.access(), spec.model_copy(update={"entry": ["run.sh"]}))
     assert jobs_left(ctx)[0] == 0
 
@@ -162,7 +164,7 @@ def test_it_is_advised_for_several_nodes_and_for_long_jobs(ctx, as_anna, spec):
 def test_a_quote_rests_on_what_its_steps_took(ctx, app, anna, as_anna, spec):
     begun = as_anna.post(PATH, spec.model_dump()).json()
     ended(ctx, app, begun["id"], {"complete": True, "steps": 4, "facts": FACTS, "findings": []})
-    ask = QuoteAsk(entry=spec.entry, min_nodes=1, max_nodes=1, accels=1, job=begun["id"])
+    ask = QuoteRequest(entry=spec.entry, min_nodes=1, max_nodes=1, accels=1, job=begun["id"])
     found = quotes.quote(ctx, anna.access(), ask)
     first = found.rows[0]
     assert (first.basis, found.steps) == ("scaled", 1000) and first.low_s == pytest.approx(503, abs=1)

@@ -1,8 +1,8 @@
-"""What a quote says: measured where it was, scaled by pace where steps are known, a bound elsewhere, and else nothing."""
+"""Content of a quote: measured where possible, scaled by speed where steps are known, otherwise a bound or nothing."""
 
 import pytest
 
-from shoal.server.services.quote_rules import Past, estimate, shape, sizes, steps_of
+from shoal.server.billing.quote_rules import Past, estimate, is_similar, shape, sizes, steps_of
 
 ENTRY = ("train.py", "--steps", "1000", "--lr", "0.1")
 
@@ -20,6 +20,14 @@ def test_jobs_are_alike_if_they_run_one_script_with_the_same_options():
     assert shape(["eval.py"]) != shape(["train.py"])
 
 
+def test_a_few_more_or_other_options_are_still_similar_another_script_or_file_is_not():
+    assert is_similar(ENTRY, ["train.py", "--steps", "1000", "--lr", "0.1", "--seed", "3"])
+    assert is_similar(ENTRY, ["train.py", "--steps", "1000", "--rate", "0.1"])
+    assert not is_similar(ENTRY, ["train.py", "--steps", "1000", "--a", "1", "--b", "2"])
+    assert not is_similar(ENTRY, ["eval.py", "--steps", "1000", "--lr", "0.1"])
+    assert not is_similar(ENTRY, ["train.py", "data", "--steps", "1000", "--lr", "0.1"])
+
+
 def test_a_job_that_ran_as_it_is_asked_for_is_the_measure():
     found = estimate(ENTRY, (1, 1), [past(), past("b", ran_s=130.0), past("partial", complete=False, done=3)], 1000)
     assert (found.low_s, found.high_s, found.basis, found.jobs) == (105.0, 135.0, "measured", ("a", "b"))
@@ -27,7 +35,7 @@ def test_a_job_that_ran_as_it_is_asked_for_is_the_measure():
 
 def test_for_other_steps_the_pace_is_scaled_and_what_was_not_stepping_is_kept():
     steps, how = steps_of(("train.py", "--steps", "5000", "--lr", "0.1"), [past(ran_s=103.0)])
-    assert steps == 5000 and how == "--steps is taken for the number of steps, which it was in a"
+    assert steps == 5000 and how == "--steps is assumed to be the number of steps, as in a"
     found = estimate(("train.py", "--steps", "5000", "--lr", "0.1"), (1, 1), [past(ran_s=103.0)], steps)
     assert found.basis == "scaled"
     assert (found.low_s, found.high_s) == (pytest.approx(5 + 3 + 5000 / 11), pytest.approx(5 + 3 + 5000 / 9))

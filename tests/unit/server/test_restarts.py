@@ -1,11 +1,18 @@
 import pytest
 
-from shoal.core.device_promise import ELSEWHERE
+from shoal.core.device_check import ELSEWHERE
 from shoal.server.scheduler.restarts import Cause, Failure, judge
 
 
-def failure(cause=Cause.SIGNAL, reason="", progressed=False, used=0, most=3):
-    return Failure(cause=cause, reason=reason, progressed=progressed, restarts_used=used, max_restarts=most)
+def failure(cause=Cause.SIGNAL, reason="", progressed=False, used=0, most=3, complete=False):
+    return Failure(
+        cause=cause,
+        reason=reason,
+        progressed=progressed,
+        complete=complete,
+        restarts_used=used,
+        max_restarts=most,
+    )
 
 
 @pytest.mark.parametrize("cause", [Cause.SIGNAL, Cause.LOST])
@@ -36,6 +43,25 @@ def test_a_script_error_after_progress_is_tried_again_until_it_repeats_in_the_sa
     first = judge(failure(Cause.ERROR, "RuntimeError: x", progressed=True))
     assert first.restart
     assert not judge(failure(Cause.ERROR, "RuntimeError: x", progressed=False, used=first.restarts_used)).restart
+
+
+@pytest.mark.parametrize("reason", ["exit code 1", "exit code 3: giving up"])
+def test_a_script_that_calls_exit_with_an_error_is_not_tried_again_for_its_progress(reason):
+    verdict = judge(failure(Cause.ERROR, reason, progressed=True))
+    assert (verdict.restart, verdict.why) == (
+        False,
+        "the script itself exited with an error; trying again would not help",
+    )
+
+
+@pytest.mark.parametrize("reason", ["exit code 143", "exit code 1: NCCL error: unhandled system error"])
+def test_an_exit_code_that_means_a_signal_or_the_machine_is_tried_again_after_progress(reason):
+    assert judge(failure(Cause.ERROR, reason, progressed=True)).restart
+
+
+def test_an_error_after_the_last_step_is_final_and_a_kill_is_not():
+    assert not judge(failure(Cause.ERROR, "ValueError: cannot draw", progressed=True, complete=True)).restart
+    assert judge(failure(Cause.SIGNAL, "killed by SIGKILL", progressed=True, complete=True)).restart
 
 
 def test_a_network_error_at_start_is_tried_again():

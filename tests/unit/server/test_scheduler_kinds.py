@@ -1,5 +1,6 @@
 """Kinds of slots in the queue: no gang mixes them, accelerators come first, and `device` is obeyed."""
 
+import os
 import random
 from dataclasses import replace
 
@@ -10,9 +11,9 @@ from pools import job, machine, running, seen
 
 from shoal.server.scheduler.decide import Hold, Share, decide, largest_possible
 from shoal.server.scheduler.explain import explain
+from shoal.server.scheduler.free_slots import FreeSlots
 from shoal.server.scheduler.kinds import Kinds
 from shoal.server.scheduler.reserve import could_ever
-from shoal.server.scheduler.room import Room
 from shoal.server.scheduler.simulate import play
 
 CPU, GPU = machine(4, name="local"), machine(8, name="gpu1", kind="cuda")
@@ -26,7 +27,7 @@ def placed(decision):
 
 def test_a_plain_job_goes_to_the_gpu_machine_and_not_to_the_tighter_cpu_server():
     pool = [machine(1, name="local"), GPU]
-    assert Room({"local": 1, "gpu1": 8}, Kinds(pool)).choose(job("a"), 1) == {"gpu1": 1}
+    assert FreeSlots({"local": 1, "gpu1": 8}, Kinds(pool)).choose(job("a"), 1) == {"gpu1": 1}
     assert placed(decide(seen(pool, [job("a")]))) == {"a": {"gpu1"}}
 
 
@@ -142,9 +143,9 @@ def test_why_counts_only_what_the_job_may_use_and_suggests_any_device_last():
 
 
 def test_the_largest_possible_is_that_of_one_kind():
-    assert largest_possible([CPU, GPU], 4) == (2, 4)
-    assert largest_possible([CPU, GPU], 4, "cpu") == (1, 4)
-    assert largest_possible([CPU, GPU], 1, "rocm") == (0, 0)
+    assert largest_possible([CPU, GPU], job("a", accels=4)) == (2, 4)
+    assert largest_possible([CPU, GPU], job("a", accels=4, device="cpu")) == (1, 4)
+    assert largest_possible([CPU, GPU], job("a", device="rocm")) == (0, 0)
 
 
 kinds = st.sampled_from(["cpu", "cuda", "rocm", "xpu"])
@@ -178,7 +179,7 @@ asked = st.lists(
 
 
 def obeys(wanted, kind, pool):
-    """Whether a job may be on slots of this kind, worked out the slow way."""
+    """Return whether a job may use slots of this kind, computed in a slow and simple way."""
     if wanted.device not in ("auto", "any"):
         return kind == wanted.device
     if wanted.device == "any" or kind != "cpu":
@@ -209,14 +210,15 @@ def check(view, decision):
     assert {job_id for job_id, _ in decision.starts} | set(decision.waiting) == set(by_id)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=int(os.environ.get("SHOAL_SEQUENCES", "150")), deadline=None)
 @given(mixed, asked, st.sets(st.integers(0, 5), max_size=3))
 def test_no_gang_is_mixed_nothing_drained_or_overused_and_every_device_is_obeyed(pool, queue, drained):
     up = [m for i, m in enumerate(pool) if i not in drained]
     away = [replace(m, state="draining") for i, m in enumerate(pool) if i in drained]
     view = seen(up, queue, away=away)
-    check(view, decide(view))
-    for job_id in list(decide(view).waiting)[:1]:
+    decision = decide(view)
+    check(view, decision)
+    for job_id in list(decision.waiting)[:1]:
         explain(view, job_id)
 
 

@@ -1,4 +1,4 @@
-"""What the queue promises over time, on made-up pools played forward with the scheduler's own decision."""
+"""Promises of the queue over time, on generated pools simulated with the scheduler's own decision."""
 
 import random
 from dataclasses import replace
@@ -16,18 +16,18 @@ seeds = st.integers(0, 1_000_000)
 few = settings(max_examples=40, deadline=None)
 
 
-def true_lengths(snapshot, rng, spread=0.5):
-    """How long each job really takes, never beyond its limit: as expected, give or take."""
-    lengths = {r.job_id: r.ends_in_s * rng.uniform(1 - spread, 1 + spread) for r in snapshot.running}
-    return lengths | {j.job_id: (j.expected_s or 500.0) * rng.uniform(1 - spread, 1 + spread) for j in snapshot.queue}
+def true_lengths(state, rng, spread=0.5):
+    """Return the true duration of each job, near the expected one and never beyond its limit."""
+    lengths = {r.job_id: r.ends_in_s * rng.uniform(1 - spread, 1 + spread) for r in state.running}
+    return lengths | {j.job_id: (j.expected_s or 500.0) * rng.uniform(1 - spread, 1 + spread) for j in state.queue}
 
 
 @few
 @given(seeds, st.booleans(), st.sampled_from([None, 8, 16]))
 def test_all_that_could_ever_run_runs_and_nothing_is_used_beyond_what_there_is(seed, preempt, quota):
     rng = random.Random(seed)
-    snapshot = replace(busy(rng, quota=quota, queued=16), policy=Policy(preempt=preempt))
-    total = {m.name: m.slots for m in snapshot.machines}
+    state = replace(busy(rng, quota=quota, queued=16), policy=Policy(preempt=preempt))
+    total = {m.name: m.slots for m in state.machines}
 
     def watch(view, decision):
         held, of_workspace = dict.fromkeys(total, 0), {}
@@ -40,27 +40,27 @@ def test_all_that_could_ever_run_runs_and_nothing_is_used_beyond_what_there_is(s
         for job_id, gang in decision.starts:
             of_workspace.setdefault(asked[job_id].workspace, 0)
             of_workspace[asked[job_id].workspace] += sum(len(n.slots) for n in gang)
-        before = {w: sum(r.total for r in snapshot.running if r.workspace == w) for w in of_workspace}
+        before = {w: sum(r.total for r in state.running if r.workspace == w) for w in of_workspace}
         if quota is not None:
             assert all(n <= max(quota, before[w]) for w, n in of_workspace.items())
         higher = {r.job_id: r.priority for r in view.running}
         assert all(higher[victim] < asked[winner].priority for victim, winner in decision.preempts.items())
 
-    played = play(snapshot, true_lengths(snapshot, rng), watch=watch)
-    able = {j.job_id for j in snapshot.queue if could_ever(snapshot.machines, j)}
-    able -= {j.job_id for j in snapshot.queue if quota is not None and j.min_slots > quota}
+    played = play(state, true_lengths(state, rng), watch=watch)
+    able = {j.job_id for j in state.queue if could_ever(state.machines, j)}
+    able -= {j.job_id for j in state.queue if quota is not None and j.min_slots > quota}
     assert able <= set(played.ends)
 
 
 @few
 @given(seeds)
 def test_a_reserved_start_is_kept_as_long_as_the_job_is_next(seed):
-    """Whatever runs or slips in within its limit, the head starts when it was told, or sooner."""
+    """Whatever runs or is backfilled within its limit, the first job starts when predicted, or sooner."""
     rng = random.Random(seed)
-    snapshot = busy(rng, queued=16, workspaces=3)
-    latest = {r.job_id: r.ends_in_s for r in snapshot.running}
+    state = busy(rng, queued=16, workspaces=3)
+    latest = {r.job_id: r.ends_in_s for r in state.running}
     # Jobs end by what was expected of them at the latest, which is what a reservation rests on.
-    queue = [replace(j, expected_s=j.limit_s or j.expected_s) for j in snapshot.queue]
+    queue = [replace(j, expected_s=j.limit_s or j.expected_s) for j in state.queue]
     lengths = {k: v * rng.uniform(0.3, 1) for k, v in latest.items()}
     lengths |= {j.job_id: j.expected_s * rng.uniform(0.3, 1) for j in queue}
     promised: dict[str, float] = {}
@@ -73,7 +73,7 @@ def test_a_reserved_start_is_kept_as_long_as_the_job_is_next(seed):
             head = decision.head.job_id
             promised[head] = min(promised.get(head, float("inf")), view.now + decision.head.starts_in_s)
 
-    play(replace(snapshot, queue=queue), lengths, watch=watch)
+    play(replace(state, queue=queue), lengths, watch=watch)
     assert not promised
 
 
@@ -81,11 +81,11 @@ def test_a_reserved_start_is_kept_as_long_as_the_job_is_next(seed):
 @given(seeds)
 def test_slipping_in_pays_and_never_costs_the_first_in_line(seed):
     rng = random.Random(seed)
-    snapshot = busy(rng, queued=16, workspaces=1)
-    lengths = {r.job_id: r.ends_in_s for r in snapshot.running}
-    lengths |= {j.job_id: j.expected_s for j in snapshot.queue}
-    with_limits = replace(snapshot, queue=[replace(j, limit_s=j.expected_s) for j in snapshot.queue])
-    without = replace(snapshot, queue=[replace(j, limit_s=None) for j in snapshot.queue])
+    state = busy(rng, queued=16, workspaces=1)
+    lengths = {r.job_id: r.ends_in_s for r in state.running}
+    lengths |= {j.job_id: j.expected_s for j in state.queue}
+    with_limits = replace(state, queue=[replace(j, limit_s=j.expected_s) for j in state.queue])
+    without = replace(state, queue=[replace(j, limit_s=None) for j in state.queue])
     heads = []
     kept = play(with_limits, lengths, watch=lambda _, d: heads.append(d.head.job_id if d.head else None))
     plain = play(without, lengths)

@@ -20,14 +20,14 @@ def cases():
     found, seed = [], 0
     while len(found) < CASES:
         rng, seed = random.Random(seed), seed + 1
-        snapshot = busy(rng, quota=rng.choice((None, None, 12)), queued=rng.choice((4, 12, 24)))
-        snapshot = replace(snapshot, policy=Policy(preempt=rng.random() < 0.5))
-        if waiting := list(decide(snapshot).waiting):
+        state = busy(rng, quota=rng.choice((None, None, 12)), queued=rng.choice((4, 12, 24)))
+        state = replace(state, policy=Policy(preempt=rng.random() < 0.5))
+        if waiting := list(decide(state).waiting):
             chosen = rng.choice(waiting)
-            asked = next(j for j in snapshot.queue if j.job_id == chosen)
-            told = explain(snapshot, asked.job_id)
+            asked = next(j for j in state.queue if j.job_id == chosen)
+            told = explain(state, asked.job_id)
             if told.forecast.starts_in_s is not None:
-                found.append((snapshot, asked, told))
+                found.append((state, asked, told))
     return found
 
 
@@ -35,11 +35,11 @@ def cases():
 def test_the_start_it_foretells_is_within_a_fifth(spread, least):
     """Also where every job takes a little more or less than was expected of it."""
     errors = []
-    for number, (snapshot, asked, told) in enumerate(cases()):
+    for number, (state, asked, told) in enumerate(cases()):
         rng = random.Random(1000 + number)
-        expected = {r.job_id: r.ends_in_s for r in snapshot.running} | {j.job_id: j.expected_s for j in snapshot.queue}
+        expected = {r.job_id: r.ends_in_s for r in state.running} | {j.job_id: j.expected_s for j in state.queue}
         lengths = {name: length * rng.uniform(1 - spread, 1 + spread) for name, length in expected.items()}
-        real = play(snapshot, lengths).starts[asked.job_id] - snapshot.now
+        real = play(state, lengths).starts[asked.job_id] - state.now
         assert told.hold is not None and told.forecast.sure and real > 0
         errors.append(abs(told.forecast.starts_in_s - real) / real)
     assert sum(e <= 0.2 for e in errors) >= least, sorted(errors)[-6:]
@@ -47,18 +47,18 @@ def test_the_start_it_foretells_is_within_a_fifth(spread, least):
 
 def test_what_it_suggests_starts_the_job_and_nothing_would_where_it_suggests_nothing():
     suggested = 0
-    for snapshot, asked, told in cases():
+    for state, asked, told in cases():
         if told.change is None:
             least = {"min_nodes": 1, "accels": 1, "priority": 100, "exclude": frozenset()}
-            quota = 99 if snapshot.shares[asked.workspace].quota else None
-            nothing = decide(changed(snapshot, asked, Change(least, quota)))
+            quota = 99 if state.shares[asked.workspace].quota else None
+            nothing = decide(changed(state, asked, Change(least, quota)))
             assert asked.job_id in nothing.waiting and not nothing.preempts
             continue
         suggested += 1
-        expected = {r.job_id: r.ends_in_s for r in snapshot.running} | {j.job_id: j.expected_s for j in snapshot.queue}
-        played = play(changed(snapshot, asked, told.change), expected, until=asked.job_id)
-        wait = snapshot.policy.grace_s if told.change.preempts else 0.0
-        assert played.starts[asked.job_id] <= snapshot.now + wait
+        expected = {r.job_id: r.ends_in_s for r in state.running} | {j.job_id: j.expected_s for j in state.queue}
+        played = play(changed(state, asked, told.change), expected, until=asked.job_id)
+        wait = state.policy.grace_s if told.change.preempts else 0.0
+        assert played.starts[asked.job_id] <= state.now + wait
     assert suggested >= CASES / 2
 
 

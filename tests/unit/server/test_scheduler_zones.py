@@ -43,8 +43,8 @@ def test_a_preferred_or_not_excluded_zone_is_taken():
 
 
 def test_the_largest_possible_is_that_of_the_largest_zone():
-    assert largest_possible(MIXED, 2) == (2, 2)
-    assert largest_possible(MIXED, 1) == (4, 1)
+    assert largest_possible(MIXED, job("j", accels=2)) == (2, 2)
+    assert largest_possible(MIXED, job("j", accels=1)) == (4, 1)
 
 
 def test_the_head_is_kept_room_in_one_zone():

@@ -8,18 +8,18 @@ from shoal.core.errors import Corrupt, Refused
 from shoal.core.jobs import JobSpec
 from shoal.core.people import SecretSet
 from shoal.core.settings import Layout, ServerSettings
+from shoal.server.jobs.service import submit
 from shoal.server.models.server import ServerFact
+from shoal.server.people.secret_key import open_vault
+from shoal.server.people.secrets import list_secrets, open_secrets, set_secret
+from shoal.server.people.vault import Vault
 from shoal.server.run import open_context
-from shoal.server.services.jobs import submit
-from shoal.server.services.secret_key import open_vault
-from shoal.server.services.secrets import list_secrets, open_secrets, set_secret
-from shoal.server.services.vault import Vault
 from shoal.testing.server import add_source
 
 
 @pytest.fixture
 def layout(ctx, anna):
-    """Of a server that has run before, with a secret."""
+    """Data directory of a server that has run before, with a secret."""
     ctx.vault = open_vault(ctx.layout, ctx.db)
     set_secret(ctx, anna.access(), SecretSet(name="wandb", value="v"))
     return ctx.layout
@@ -90,7 +90,7 @@ def test_a_job_is_not_submitted_with_a_secret_that_cannot_be_read(ctx, layout, a
 
 
 def test_a_key_that_fits_is_not_replaced(ctx, layout):
-    with pytest.raises(Refused, match="fits"):
+    with pytest.raises(Refused, match="matches"):
         open_vault(layout, ctx.db, new_key=True)
 
 

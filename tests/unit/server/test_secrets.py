@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import select, update
 
 from shoal.core.errors import Corrupt, NotFound
-from shoal.server.models.people import Secret
-from shoal.server.services.secrets import open_secrets
-from shoal.server.services.vault import Vault
+from shoal.server.models.secrets import Secret
+from shoal.server.people.secrets import open_secrets
+from shoal.server.people.vault import Vault
 from shoal.testing.server import add_source
 
 VALUE = "s3cr3t-value-of-the-test"

@@ -3,7 +3,8 @@
 import pytest
 
 from shoal.core.stacks import RankStack
-from shoal.server.stalls import Stalls, limits, verdict
+from shoal.server.jobs.agent_commands import AgentCommands
+from shoal.server.jobs.stalls import Stalls, limits, verdict
 
 ALL_REDUCE = {
     "inside": "all_reduce",
@@ -15,14 +16,14 @@ BARRIER = {**ALL_REDUCE, "inside": "barrier", "at": "train.py:50"}
 BACKWARD = {"inside": "backward", "at": "train.py:40", "waits": True, "frames": ["backward (torch/_tensor.py:1)"]}
 LOADING = {"inside": "__getitem__", "at": "data.py:7", "frames": ["__getitem__ (data.py:7)"]}
 STOPPED = {"note": "stopped by a signal (SIGSTOP), and cannot answer", "stopped": True}
-UNSEEN = {"note": "asleep; its Python stack is not to be seen"}
+UNSEEN = {"note": "asleep; its Python stack is not available"}
 
 
-def ended(*ranks, own=None, default=3600.0, steps=True, until=7200, world=None):
+def ended(*ranks, own=None, default=3600.0, steps=True, until=7200, world=None, pause=None):
     """(when, why) an attempt quiet from 0 s on is ended, its ranks at these places (or where they say at a time)."""
     now = [0.0]
     stalls = Stalls(lambda: now[0])
-    allowed = limits(own, default)
+    allowed = limits(own, default, pause)
     for at in range(30, until, 15):
         now[0] = float(at)
         if stalls.is_due("att", at):
@@ -46,6 +47,40 @@ def test_a_rank_that_hangs_while_others_wait_for_it_is_ended_after_ten_minutes()
     )
 
 
+@pytest.mark.parametrize(
+    ("pause_s", "after_s"), [(0.1, 120), (1.0, 120), (12.0, 120), (20.0, 210), (45.0, 450), (59.0, 600), (500.0, 600)]
+)
+def test_the_time_until_a_hang_is_proven_is_learned_from_the_pauses_of_the_attempt(pause_s, after_s):
+    assert ended(ALL_REDUCE, LOADING, pause=pause_s)[0] == after_s
+    assert ended(ALL_REDUCE, ALL_REDUCE, pause=pause_s)[0] == after_s
+    assert ended(ALL_REDUCE, STOPPED, pause=pause_s)[0] == 60
+    assert (
+        ended(LOADING, LOADING, pause=pause_s)[0] == 3600
+    )  # nothing is proven: an idle job is given as long as before
+    assert ended(ALL_REDUCE, LOADING, pause=pause_s, own=90)[0] == 90
+
+
+def test_a_pace_is_known_after_a_minute_of_signs_and_is_that_of_the_longest_pause():
+    now = [0.0]
+    commands = AgentCommands(lambda: now[0])
+    for _ in range(200):
+        now[0] += 1.0
+        commands.reset("att")  # it is still being prepared
+    assert commands.longest_pause_s("att") is None
+    for number in range(60):
+        now[0] += 30.0 if number == 7 else 0.5
+        assert commands.longest_pause_s("att") is None
+        commands.record_progress("att")
+    assert commands.longest_pause_s("att") == 30.0
+    now[0] += 300.0  # a pause that has not ended says nothing yet
+    assert commands.longest_pause_s("att") == 30.0
+    commands.excuse("att", 290.0)  # its machine stood still
+    commands.record_progress("att")
+    assert commands.longest_pause_s("att") == 30.0
+    commands.keep_only([])
+    assert commands.longest_pause_s("att") is None
+
+
 def test_a_rank_stopped_by_a_signal_is_decided_within_a_minute():
     at, why = ended(ALL_REDUCE, STOPPED)
     assert at == 60
@@ -58,7 +93,7 @@ def test_gradients_averaged_in_a_backward_pass_are_waited_for_too():
 
 def test_a_rank_without_a_python_stack_counts_by_what_it_does():
     at, why = ended(ALL_REDUCE, UNSEEN)
-    assert at == 600 and "rank 1 made no progress for 10 min (asleep; its Python stack is not to be seen)" in why
+    assert at == 600 and "rank 1 made no progress for 10 min (asleep; its Python stack is not available)" in why
 
 
 def test_ranks_that_all_wait_in_collectives_are_a_deadlock():

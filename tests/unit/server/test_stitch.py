@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.server.metrics.columns import Block, join, pack, points, summary
-from shoal.server.metrics.intake import decode_lines, take
+from shoal.server.metrics.intake import decode_lines, select_new
 from shoal.server.metrics.stitch import END, cutoffs, due_merges, kept, thin
 
 FLOATS = st.floats(width=64)
@@ -101,11 +101,11 @@ def test_a_line_that_is_no_record_spoils_no_other(text):
     good = b'{"t":1,"k":"s","i":1,"v":{"loss":2}}'
     found = decode_lines(b"\n".join([good, text.encode(), good]))
     assert len(found) == 3
-    assert take(found, {}).series == {("step", "loss"): ([1, 1], [1, 1], [2, 2])}
+    assert select_new(found, {}).series == {("step", "loss"): ([1, 1], [1, 1], [2, 2])}
 
 
 def test_lines_below_a_ranks_head_came_before():
     records = [{"t": 1, "k": "s", "i": i, "v": {"loss": i}, "rank": 0, "q": i} for i in range(5)]
-    made = take(records, {0: 3})
+    made = select_new(records, {0: 3})
     assert made.series["step", "loss"][0] == [3, 4]
     assert made.heads == {0: 5}

@@ -13,9 +13,12 @@ from shoal.core.checkpoints import CheckpointView
 from shoal.core.invitations import Invitation, new_key, seal
 from shoal.core.schema import utcnow
 from shoal.core.swarm_views import INVITATION_HEADER
-from shoal.server.models.artifacts import Checkpoint, Source
+from shoal.server.artifacts import upkeep
+from shoal.server.models.checkpoints import Checkpoint
+from shoal.server.models.sources import Source
 from shoal.server.models.swarm import Swarm, SwarmInvitation, SwarmPeer
-from shoal.server.services import swarm_reports, swarm_rows, upkeep
+from shoal.server.swarms import reports as swarm_reports
+from shoal.server.swarms import swarm_rows
 from shoal.testing.extras import needs
 from shoal.testing.server import AppClient, add_source
 
@@ -62,16 +65,16 @@ def enter(app, guest, **changes):
 
 
 def report(ctx, made, *events):
-    """As the watch hands lines on; returns whether the keeper is ready."""
+    """Handle lines like the watch; return whether the coordinator is ready."""
     swarm_id = made["swarm"]["id"]
     folder = swarm_rows.folder(ctx, swarm_id)
     with ctx.db.read() as session:
-        end, lines = session.get_one(Swarm, swarm_id).keeper_read, []
+        end, lines = session.get_one(Swarm, swarm_id).coordinator_read, []
     for event in events:
         line = event if isinstance(event, bytes) else json.dumps(event).encode()
         end += len(line) + 1
         lines.append((line, end))
-    return swarm_reports.take(ctx, swarm_id, folder, lines)
+    return swarm_reports.store_reports(ctx, swarm_id, folder, lines)
 
 
 def error(answer):
@@ -108,7 +111,7 @@ def test_a_guest_sees_what_it_takes_and_becomes_a_peer(app, guest, as_anna, made
     assert joined["owner_key"] == made["swarm"]["owner_key"]
     [peer] = as_anna.get(f"{W}/reef/peers").json()
     assert (peer["name"], peer["state"]) == ("laptop", "joining")
-    assert "joined by invitation 'first'" in as_anna.get(f"{W}/reef").json()["events"][-1]["message"]
+    assert "joined with invitation 'first'" in as_anna.get(f"{W}/reef").json()["events"][-1]["message"]
 
 
 def test_a_revoked_an_expired_and_a_full_invitation_let_nobody_in(app, guest, as_anna, made, ctx):
@@ -116,7 +119,7 @@ def test_a_revoked_an_expired_and_a_full_invitation_let_nobody_in(app, guest, as
     one = as_anna.post(f"{W}/reef/invitations", {"name": "one", "max_peers": 1}).json()
     single = AppClient(app, headers={INVITATION_HEADER: one["token"]})
     assert single.post("/swarm/join", wish(offer)).is_success
-    assert "for 1 peers" in error(single.post("/swarm/join", wish(offer)))["message"]
+    assert "limit of 1 peer" in error(single.post("/swarm/join", wish(offer)))["message"]
     assert as_anna.delete(f"{W}/reef/invitations/first").status_code == 204
     told = error(guest.post("/swarm/join", wish(offer)))
     assert "revoked" in told["message"] and "shoal swarm invite" in told["hint"]
@@ -139,7 +142,7 @@ def test_an_invitation_ends_by_itself(app, as_anna, made, ctx):
     told = Invitation(made["invitation"]["id"], int(past.timestamp()), swarm.owner_key)
     late = AppClient(app, headers={INVITATION_HEADER: seal(told, swarm_rows.signing_key(ctx, swarm))})
     answer = error(late.get("/swarm/offer"))
-    assert answer["code"] == "key_expired" and f"good until {past:%Y-%m-%d %H:%M} UTC" in answer["message"]
+    assert answer["code"] == "key_expired" and f"valid until {past:%Y-%m-%d %H:%M} UTC" in answer["message"]
 
 
 def test_an_invitation_of_a_deleted_swarm_is_not_known(guest, as_anna, made):
@@ -153,7 +156,7 @@ def test_an_invitation_of_a_deleted_swarm_is_not_known(guest, as_anna, made):
     ("change", "text"),
     [
         ({"version": "9.9.9"}, "runs on"),
-        ({"code": "0" * 64}, "other code"),
+        ({"code": "0" * 64}, "differs from that of swarm"),
         ({"time": time.time() - 3600}, "behind the server's"),
         ({"public_key": "xyz"}, "64 hex digits"),
         ({"name": "../up"}, "not a usable peer name"),
@@ -251,7 +254,7 @@ def test_what_a_keeper_tells_is_shown(app, guest, as_anna, ctx, made):
     view = as_anna.get(f"{W}/reef").json()
     assert (view["round"], view["samples"], view["loss"], view["performance"]) == (3, 96, 2.5, 12.5)
     assert view["keeper"]["addresses"] == ["/ip4/127.0.0.1/tcp/1/p2p/Qm"]
-    assert "gone back to round 2" in view["events"][-1]["message"]
+    assert "rolled back to round 2" in view["events"][-1]["message"]
     [row] = as_anna.get(f"{W}/reef/rounds").json()
     assert (row["seconds"], row["loss"], row["averaged"], row["members"]) == (1.5, 2.5, 1.0, [joined["peer"]])
     [peer] = as_anna.get(f"{W}/reef/peers").json()
@@ -328,3 +331,49 @@ def test_the_page_behind_a_link_shows_numbers_only_where_they_are_public(app, as
     as_anna.delete(f"{W}/open-reef/invitations/first")
     gone = Browser(app).get(f"/join/{public['invitation']['token']}")
     assert gone.status_code == 404 and "revoked" in gone.text and "4,321" not in gone.text
+
+
+def liar(round_, by=("peer_x", "peer_y")):
+    return {"round": round_, "by": list(by), "of": 3}
+
+
+def test_a_peer_that_lies_is_told_of_and_removed_with_the_evidence(app, guest, as_anna, anna, ctx, made, monkeypatch):
+    letters = []
+    monkeypatch.setattr(ctx.mail, "send", letters.append)
+    joined, peer = enter(app, guest)
+    honest, _ = enter(app, guest, name="desk")
+    credit = {joined["peer"]: 0, honest["peer"]: 64}
+    rounds = [{"event": "round", "round": n, "seconds": 1.0, "members": [], "credit": credit} for n in (1, 2)]
+    claims = [{"peer": p, "samples": 64, "state": "training"} for p in credit]
+    progress = {"event": "progress", "round": 2, "samples": 64, "loss": 1.0, "alive": 2, "peers": claims}
+    report(ctx, made, progress, rounds[0], {"event": "reported", "peer": joined["peer"], **liar(1)})
+    view = as_anna.get(f"{W}/reef").json()
+    assert view["events"][-1]["kind"] == "reported"
+    assert "reported by 2 of 3 peers that judged it in round 1" in view["events"][-1]["message"]
+    assert [row["name"] for row in view["reported"]] == ["laptop"] and letters == []
+    assert "is reported by other peers" in Browser(app).enter(ctx, anna).get("/w/default/swarms/reef").text
+
+    marks = [liar(1), liar(2), liar(4)]
+    report(ctx, made, rounds[1], {"event": "kicked", "peer": joined["peer"], "reason": "it lies", "evidence": marks})
+    view = as_anna.get(f"{W}/reef").json()
+    assert view["events"][-1]["data"]["evidence"] == marks
+    (row,) = view["reported"]
+    assert (row["state"], row["reason"], row["evidence"]) == ("kicked", "it lies", marks)
+    shares = {p["name"]: (p["samples"], p["accepted"], p["share"]) for p in as_anna.get(f"{W}/reef/peers").json()}
+    assert shares == {"laptop": (64, 0, 0.0), "desk": (64, 128, 1.0)}
+    assert peer.post("/swarm/beat", {"state": "training"}).json()["kicked"]
+    assert "was removed: it lies" in Browser(app).enter(ctx, anna).get("/w/default/swarms/reef").text
+    (letter,) = letters
+    assert letter.to == made["swarm"]["created_by"] and letter.subject == "Peer 'laptop' was removed from swarm 'reef'"
+    assert "reported by 2 of 3 peers that judged it in round 4" in letter.text
+    letter.on_failed("no such host")
+    assert "no such host" in as_anna.get(f"{W}/reef").json()["events"][-1]["message"]
+
+
+def test_evidence_from_a_coordinator_is_bounded(app, guest, as_anna, ctx, made):
+    joined, _ = enter(app, guest)
+    for bad in ({"credit": {joined["peer"]: -5}}, {"credit": {joined["peer"]: 1 << 70}}):
+        report(ctx, made, {"event": "round", "round": 1, **bad})
+    report(ctx, made, {"event": "kicked", "peer": joined["peer"], "evidence": [liar(1)] * 1000})
+    (peer,) = as_anna.get(f"{W}/reef/peers").json()
+    assert (peer["accepted"], peer["state"]) == (0, "joining")

@@ -1,4 +1,4 @@
-"""What is done about a sweep, decided on random histories of it."""
+"""Decisions about a sweep, on random histories of it."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -118,7 +118,7 @@ def test_failures_alone_end_a_sweep_early_and_a_single_success_does_not(parallel
         if how_many_good:
             assert (state, len(model.given)) == (SweepState.FINISHED, 20)
         else:
-            assert state is SweepState.FAILED and reason.endswith("begun: broken")
+            assert state is SweepState.FAILED and reason.endswith("started: broken")
             assert GIVE_UP_AFTER <= len(model.given) < GIVE_UP_AFTER + parallel
 
 

@@ -5,8 +5,9 @@ from test_web_pages import tags_of
 from web_browser import Browser
 
 from shoal.core.people import Role
-from shoal.server.callers import program
-from shoal.server.services import admin, people, quotas, workspaces
+from shoal.server.people import admin, sign_in, workspaces
+from shoal.server.queue import quotas
+from shoal.server.request_origin import program
 from shoal.testing.server import add_member, add_person
 
 HTMX = {"HX-Request": "true"}
@@ -28,7 +29,7 @@ def as_anna(app, ctx, anna):
     return Browser(app).enter(ctx, anna)
 
 
-@pytest.mark.parametrize("path", ["/admin", "/admin/limits", "/admin/quotas"])
+@pytest.mark.parametrize("path", ["/admin", "/admin/limits", "/admin/quotas", "/admin/audit"])
 def test_admin_pages_are_for_admins(app, browser, as_anna, path):
     page = browser.get(path)
     assert page.status_code == 200 and 'href="/admin" aria-current="page"' in page.text
@@ -66,8 +67,11 @@ def test_people_are_added_made_admins_and_disabled(browser, ctx, anna):
 def test_limits_are_changed_by_their_form(browser, ctx):
     shown = browser.get("/admin/limits").text
     assert 'name="max_source_mb"' in shown and 'value="512"' in shown
-    assert browser.post("/admin/limits", {"max_source_mb": "64", "sign_up": "on", "lease_s": "45"}).status_code == 303
-    assert (ctx.settings.max_source_mb, ctx.settings.sign_up, ctx.settings.lease_s) == (64, True, 45.0)
+    assert (
+        browser.post("/admin/limits", {"max_source_mb": "64", "sign_up": "on", "node_timeout_s": "45"}).status_code
+        == 303
+    )
+    assert (ctx.settings.max_source_mb, ctx.settings.sign_up, ctx.settings.node_timeout_s) == (64, True, 45.0)
     assert 'name="sign_up" checked' in browser.get("/admin/limits").text
     refused = browser.post("/admin/limits", {"max_source_mb": "0"}, headers=HTMX)
     assert refused.status_code == 422 and "max source mb" in refused.json()["error"]["message"]
@@ -106,7 +110,7 @@ def test_settings_show_sessions_and_end_the_others(app, ctx, anna, as_anna):
 
 def test_a_name_is_changed_and_the_old_address_still_leads_there(as_anna, ctx, anna):
     assert as_anna.post("/settings/profile", {"name": "Anna"}).headers["location"] == "/settings"
-    assert people.me(ctx, anna.access().principal).name == "Anna"
+    assert sign_in.me(ctx, anna.access().principal).name == "Anna"
     assert as_anna.get("/account").headers["location"] == "/settings"
 
 

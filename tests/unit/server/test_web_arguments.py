@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.errors import InvalidSpec
-from shoal.server.web.arguments import Kind, Row, join_words, split_line, to_rows, to_words
+from shoal.server.web.drafts.arguments import Kind, Row, join_words, split_line, to_rows, to_words
 
 WORDS = st.lists(
     st.one_of(st.text(min_size=1), st.sampled_from(["--lr", "-v", "--", "-", "--a=b", "-3", "--x=", "1e-4"]))
@@ -59,7 +59,7 @@ def test_a_value_that_is_not_of_its_kind_is_named(kind, value, said):
 
 
 def test_a_line_with_an_open_quotation_says_so():
-    with pytest.raises(InvalidSpec, match="never closed"):
+    with pytest.raises(InvalidSpec, match="is not closed"):
         split_line("--name 'two words")
 
 

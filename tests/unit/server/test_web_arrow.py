@@ -7,7 +7,7 @@ import pytest
 from test_web_pages import add_dataset
 from web_browser import Browser
 
-from shoal.server.web import arrow
+from shoal.server.web.files import arrow
 
 pyarrow = pytest.importorskip("pyarrow")
 XSS = "<script>alert(1)</script>"
@@ -89,7 +89,7 @@ def test_a_broken_file_is_said_to_be_one(show, name, data):
 def test_a_reader_that_hangs_or_dies_is_ended(show, monkeypatch):
     monkeypatch.setattr(arrow, "TIMEOUT_S", 0.0)
     found, _ = show("slow.parquet", parquet_of(pyarrow.table({"n": [1, 2, 3]})))
-    assert found["about"] == "This file cannot be shown; download it to look at it."
+    assert found["about"] == "This file cannot be shown; download it to view it."
 
 
 def test_without_pyarrow_the_page_says_what_is_missing(show, monkeypatch):

@@ -11,7 +11,7 @@ from gitserver import commit, make_repo
 from web_browser import BASE, Browser
 from web_drafts import HTMX, NEW, form_of, preview
 
-from shoal.server.services import jobs
+from shoal.server.jobs import service as jobs
 from shoal.testing.server import make_app
 
 
@@ -43,7 +43,7 @@ def zipped(**files):
 
 
 def send(browser, files, title="code.zip"):
-    """As transfer.js does."""
+    """Upload in the same way as transfer.js."""
     options = {"headers": {"Origin": BASE, "Accept": "application/json"}}
     size = sum(map(len, files.values()))
     begun = browser.request("POST", "/w/default/uploads", params={"size": size, "purpose": "source"}, **options)
@@ -74,7 +74,7 @@ def test_an_archive_dropped_on_the_page_becomes_a_job(browser, ctx, anna):
     view = jobs.get(ctx, anna.access(), "first")
     assert view.spec.entry == ["train.py", "--lr", "1 2"] and view.spec.accels == 2
     assert view.source["path"] == "code.zip"
-    assert "Where code.zip is." in preview(browser, **form)
+    assert "Run it in the folder that contains code.zip." in preview(browser, **form)
     assert not list((ctx.layout.server_dir / "uploads").rglob("tree"))
 
 
@@ -101,7 +101,7 @@ def test_the_likeliest_script_is_offered_first(browser):
     ("files", "said"),
     [
         ({"a.ipynb": b"{}"}, "names no nbformat"),
-        ({"a.ipynb": b"{}", "b.ipynb": b"{}"}, "2 notebooks in it"),
+        ({"a.ipynb": b"{}", "b.ipynb": b"{}"}, "It contains 2 notebooks"),
         ({"a.txt": b"x"}, "no script"),
         ({"a.zip": b"not an archive"}, "a.zip"),
         ({"a.zip": zipped(**{"..__..__evil.py": "x"})}, "evil.py"),
@@ -139,13 +139,13 @@ def test_a_notebook_dropped_on_the_page_becomes_a_script_with_a_receipt(browser,
     made = send(browser, {"My net.ipynb": NOTEBOOK}, "My net.ipynb").json()["source"]["id"]
     part = browser.get(f"{NEW}?source={made}&part=source", headers=HTMX).text
     assert re.findall(r"<option[^>]*>([^<]+)", part)[0] == "My_net.py" and 'data-suggested="My-net"' in part
-    assert "1 to decide about" in part and "Google Drive is not there in a job" in part
+    assert "1 to decide about" in part and "Google Drive is not available in a job" in part
     assert "requirements.txt: einops" in part and "<script>alert" not in part
     form = {"name": "first", "source_id": made, "entry": "My_net.py", "line": "--lr 1"}
     browser.post(NEW, form)
     assert jobs.get(ctx, anna.access(), "first").spec.entry == ["My_net.py", "--lr", "1"]
     page = browser.get("/w/default/jobs/first/code").text
-    assert "Made of a notebook" in page and "needs a decision" in page and "<script>alert" not in page
+    assert "Made from a notebook" in page and "needs a decision" in page and "<script>alert" not in page
     twin = browser.get("/w/default/jobs/first/code.json").json()
     assert [cell["fate"] for cell in twin["receipt"]["cells"]] == ["turned", "decision"]
     assert twin["rerun"] == "shoal training run first-again --notebook 'My net.ipynb' --as-is -- --lr 1"

@@ -9,9 +9,10 @@ from web_run import PNG, Run
 from shoal.core.metrics import RunImport
 from shoal.core.people import SecretSet
 from shoal.core.schema import utcnow
-from shoal.server.services import runs, secrets
-from shoal.server.web import highlight
-from shoal.server.web.redact import Redactor, tells_secret
+from shoal.server.jobs import imported_runs
+from shoal.server.people import secrets
+from shoal.server.web.files import highlight
+from shoal.server.web.redact import Redactor, names_secret
 
 XSS = "</pre><script>alert(1)</script>"
 
@@ -104,7 +105,7 @@ def test_a_module_or_a_launchers_script_is_found_as_the_entry(ctx, anna, browser
 
 def test_a_run_from_elsewhere_has_no_code_here_and_says_so(browser, ctx, anna):
     brought = RunImport(run_id="r1", name="brought", created=utcnow(), argv=["train.py"], path="/data/runs/x")
-    runs.begin(ctx, anna.access(), brought)
+    imported_runs.begin(ctx, anna.access(), brought)
     page = browser.get("/w/default/jobs/brought/code").text
     assert "No code was sent" in page and "/data/runs/x" in page and "not told" in page
 
@@ -129,14 +130,14 @@ def test_highlighting_changes_no_character(path, text):
     "name", ["HF_TOKEN", "WANDB_API_KEY", "aws_secret_access_key", "db.password", "token", "AWS_ACCESS_KEY_ID"]
 )
 def test_names_that_tell_of_a_secret(name):
-    assert tells_secret(name)
+    assert names_secret(name)
 
 
 @pytest.mark.parametrize(
     "name", ["max_tokens", "tokenizer", "eos_token", "TOKENIZERS_PARALLELISM", "keys", "lr", "sort_key"]
 )
 def test_names_that_do_not(name):
-    assert not tells_secret(name)
+    assert not names_secret(name)
 
 
 def test_a_redactor_hides_values_flags_and_logins_and_leaves_the_rest():

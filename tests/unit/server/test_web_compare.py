@@ -5,8 +5,9 @@ from web_browser import Browser
 from web_run import Run
 
 from shoal.core.people import SecretSet
-from shoal.server.services import secrets
-from shoal.server.web.compare import arguments, better
+from shoal.core.run_params import arguments
+from shoal.server.people import secrets
+from shoal.server.web.job.compare import MOST_JOBS, better
 
 XSS = "<script>alert(1)</script>"
 
@@ -71,11 +72,13 @@ def test_a_job_deleted_meanwhile_is_named_and_the_others_are_shown(browser, ctx,
     assert "no job &#39;gone&#39;" in browser.get("/w/default/compare?jobs=one,gone,two").text
 
 
-def test_the_same_job_counts_once_and_nine_are_too_many(browser, ctx, anna):
-    runs = [Run(ctx, anna, f"j{n}") for n in range(9)]
+def test_the_same_job_counts_once_and_too_many_are_left_out(browser, ctx, anna):
+    runs = [Run(ctx, anna, f"j{n}") for n in range(MOST_JOBS + 2)]
     assert len(look(browser, f"j0,{runs[0].id},j0")["jobs"]) == 1
     found = look(browser, ",".join(r.name for r in runs))
-    assert len(found["jobs"]) == 8 and "j8 is left out" in found["notes"][0]
+    assert (
+        len(found["jobs"]) == MOST_JOBS and f"2 more are left out: j{MOST_JOBS}, j{MOST_JOBS + 1}." in found["notes"][0]
+    )
 
 
 def test_the_forms_own_way_of_naming_jobs_works_without_scripts(browser, ctx, anna):

@@ -7,7 +7,7 @@ from web_browser import Browser
 from web_run import Run
 
 from shoal.core.people import SecretSet
-from shoal.server.services import secrets
+from shoal.server.people import secrets
 from shoal.testing.server import AppClient
 
 XSS = "<script>alert(1)</script>"
@@ -87,7 +87,7 @@ def test_where_a_resume_went_wrong_is_told(ask, ctx, anna):
     Run(ctx, anna, "whole").steps(1, 10, loss=loss(99))
     Run(ctx, anna, "broken").steps(1, 6, loss=loss(99)).attempt().steps(5, 10, loss=loss(1))
     found = ask("whole", "broken")
-    assert found["metric"]["step"] == 5 and found["causes"][0]["what"] == "broken went on from a checkpoint at step 4"
+    assert found["metric"]["step"] == 5 and found["causes"][0]["what"] == "broken resumed from a checkpoint at step 4"
 
 
 def test_the_page_shows_it_for_two_jobs_and_only_for_two(browser, ctx, anna):

@@ -1,4 +1,4 @@
-"""From a form, or an earlier job, to a specification and to the command that does the same."""
+"""Conversion of a form, or an earlier job, to a specification and to the equivalent command."""
 
 import shlex
 
@@ -8,10 +8,10 @@ from web_browser import Browser
 from web_drafts import HTMX, NEW, TwoMachines, fill, form_of, full_spec, preview
 
 from shoal.core.jobs import JobSpec
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Job
-from shoal.server.services import jobs
 from shoal.server.web.command import training_command
-from shoal.server.web.drafts import Draft, from_job, to_spec
+from shoal.server.web.drafts.job import Draft, from_job, to_spec
 from shoal.testing.server import add_job, add_node, add_source
 
 
@@ -44,7 +44,7 @@ def test_machines_are_chosen_where_there_are_several(browser, ctx):
     ctx.engine = TwoMachines()
     assert 'aria-label="Exclude two"' in browser.get(NEW).text
     shown = preview(browser, prefer=["one"], exclude=["two"], accels="8")
-    assert "--exclude two --prefer one" in shown and "start at once" in shown
+    assert "--exclude two --prefer one" in shown and "start immediately" in shown
     assert "given by both --exclude and --prefer" in preview(browser, prefer=["one"], exclude=["one"])
 
 
@@ -52,9 +52,9 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
     spec = full_spec("src_x")
     command = training_command(spec, workspace="team", source={"kind": "archive", "path": "my code.zip"})
     assert command == (
-        "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --nodes 2:3 "
-        "--checkpoint ckpt_x --grow --accels 2 --device any --max-restarts 0 --priority -5 --time-limit 90m --stall-timeout never --expected 2h --batch night "
-        "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun --allow-cpu --allow-torch-change "
+        "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --nodes 2:3 --gpu H100 "
+        "--checkpoint ckpt_x --grow --accels 2 --device any --max-restarts 0 --priority -5 --time-limit 90m --stall-timeout never --on-stall fail --expected 2h --batch night "
+        "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun --allow-cpu --memory 16G --cpus 2.5 --disk 100G --shm 8GiB --grace 5m --one-device-per-worker --allow-torch-change --gpu-memory 80G --label rack=a --engine-option partition=long --engine-option qos=high "
         "--env 'A=b c' --secret TOKEN=thing -- train.py --lr 3e-4 '--name=a b' pos --fp16"
     )
     assert shlex.split(command)[-6:] == spec.entry
@@ -65,9 +65,9 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
 
 def test_the_command_is_one_the_command_line_understands(ctx, anna, monkeypatch):
     """Its own parser takes it, and makes the same specification of it."""
-    from shoal.cli import _training_run
-    from shoal.cli._session import session
     from shoal.cli.main import app
+    from shoal.cli.shared.session import session
+    from shoal.cli.training import run as _training_run
 
     monkeypatch.setattr(session, "after_dashes", None)
     caught = []
@@ -93,7 +93,7 @@ def test_the_command_follows_an_unfinished_form(browser):
     assert 'data-copy="shoal training run n --accels 3 -- a.py --lr 1"' in shown
     assert "is not a usable job name" in preview(browser, name="a b")
     assert "Time limit &#39;soon&#39; is not a length of time" in preview(browser, time_limit="soon")
-    assert "never closed" in preview(browser, line="--x 'open")
+    assert "is not closed" in preview(browser, line="--x 'open")
     assert "min nodes: Input should be a valid integer" in preview(browser, min_nodes="two")
 
 
@@ -108,7 +108,7 @@ def test_rows_and_line_follow_each_other(browser):
 
 
 def test_the_page_says_whether_there_is_room_now(browser, ctx, anna):
-    assert "It would start at once" in preview(browser, accels="4")
+    assert "It would start immediately" in preview(browser, accels="4")
     assert "can never run here" in preview(browser, accels="5")
     running = add_job(ctx, anna)
     add_node(ctx, running)
@@ -119,7 +119,7 @@ def test_the_page_says_whether_there_is_room_now(browser, ctx, anna):
         ctx, anna.access(), JobSpec(name="large", entry=["train.py"], source_id=add_source(ctx, anna), accels=4)
     )
     assert "It would wait" in preview(browser, accels="3")
-    assert "It would start at once" in preview(browser, accels="3", priority="1")
+    assert "It would start immediately" in preview(browser, accels="3", priority="1")
     assert "3 of 4 cpu slots" in browser.get(f"{NEW}?part=free", headers=HTMX).text
 
 

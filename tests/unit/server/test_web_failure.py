@@ -1,13 +1,17 @@
 """The panel of a step that failed: what is known of it, however odd its capsule, and the command that replays it."""
 
+import html
 import json
+import re
 
 import pytest
 from web_run import Run, put
 
 from shoal.core.artifacts import Manifest
 from shoal.core.bugs import BugCommit
-from shoal.server.services import bugs
+from shoal.server.jobs import bug_capsules
+from shoal.server.jobs import service as jobs
+from shoal.server.web.job.history import without_reason
 
 XSS = "<script>alert(1)</script>"
 ABOUT = {
@@ -34,7 +38,7 @@ def fail(run, step, about=None, *, n=0):
         rank=0, n=n, t=1000.0, step=step, seen=40, name=f"step-{step:09d}-rank-0", error="ValueError", message=XSS,
         where="train.py:12 in train_batch", manifest=manifest,
     )  # fmt: skip
-    return bugs.commit(run.ctx, run.who, request)
+    return bug_capsules.commit(run.ctx, run.who, request)
 
 
 def test_a_job_without_one_shows_no_panel(browser, ctx, anna):
@@ -59,7 +63,7 @@ def test_until_the_capsule_has_come_the_panel_says_so(browser, ctx, anna):
     run = Run(ctx, anna)
     fail(run, 3)
     page = browser.get("/w/default/jobs/a-job").text
-    assert "Step 3 failed" in page and "still on its way" in page
+    assert "Step 3 failed" in page and "still being uploaded" in page
 
 
 def test_of_several_the_newest_is_shown_and_named_in_the_command(browser, ctx, anna):
@@ -86,3 +90,53 @@ def test_a_capsule_that_cannot_be_understood_breaks_nothing(browser, ctx, anna, 
     fail(Run(ctx, anna), 1, about)
     answer = browser.get("/w/default/jobs/a-job")
     assert answer.status_code == 200 and "Step 1 failed" in answer.text
+
+
+REASON = "rank 0 on node 0: KeyError: 'label'"
+LOG = [
+    "step 3",
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in batch',
+    "    row['label']",
+    "KeyError: 'text'",
+    "",
+    "During handling of the above exception, another exception occurred:",
+    "",
+    "Traceback (most recent call last):",
+    '  File "train.py", line 9, in <module>',
+    "    raise KeyError('label')",
+    "KeyError: 'label'",
+    "and this line is no part of it",
+]
+
+
+def test_a_failed_jobs_page_has_the_traceback_first_and_its_sentence_once(browser, ctx, anna):
+    run = Run(ctx, anna)
+    run.log(*LOG)
+    run.become("starting", "running", "failed", reason=REASON)
+    page = browser.get("/w/default/jobs/a-job").text
+    trace = re.search(r'<pre class="trace"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    assert html.unescape(trace.group(1)).splitlines() == LOG[1:12]
+    assert html.unescape(page).count(REASON) == 1
+    assert page.index("<pre") < page.index("Attempts</h2>") < page.index("Events</h2>")
+
+
+def test_a_job_that_runs_or_failed_without_one_shows_no_traceback(browser, ctx, anna):
+    run = Run(ctx, anna)
+    run.log(*LOG)
+    run.become("starting", "running")
+    assert '<pre class="trace"' not in browser.get("/w/default/jobs/a-job").text
+    other = Run(ctx, anna, "other").log("killed")
+    other.become("starting", "running", "failed", reason="exit code 137")
+    assert '<pre class="trace"' not in browser.get("/w/default/jobs/other").text
+
+
+def test_what_else_the_history_says_stays(ctx, anna):
+    run = Run(ctx, anna)
+    run.become("starting", "running", "failed", reason=REASON)
+    job = jobs.get(ctx, anna.access(), run.id)
+    assert without_reason(job, f"{REASON} (the same error again)") == "the same error again"
+    assert without_reason(job, "KeyError: 'label'") == ""
+    assert without_reason(job, "submitted by anna") == "submitted by anna"
+    running = job.model_copy(update={"status": "running"})
+    assert without_reason(running, REASON) == REASON

@@ -8,8 +8,9 @@ import pytest
 from web_browser import Browser
 from web_run import PNG, Run
 
-from shoal.server.web.figures import table
-from shoal.server.web.plots import plot
+from shoal.server.web.job import figures
+from shoal.server.web.job.figures import table
+from shoal.server.web.job.plots import plot
 
 XSS = "<script>alert(1)</script>"
 PATH = "/w/default/jobs/a-job/figures"
@@ -46,7 +47,7 @@ def test_pictures_are_served_with_their_type_in_a_cage_and_drawings_only_as_pict
         f'<img src="/api/v1/workspaces/{anna.workspace_id}/jobs/{run.id}/media/{svg}"' in page
         and "<svg onload" not in page
     )
-    assert "A browser is not shown this kind of file (text/html)" in page
+    assert "This kind of file (text/html) cannot be shown" in page
     base = "/api/v1/workspaces/default/jobs/a-job/media"
     for ident, kind in ((png, "image/png"), (svg, "image/svg+xml"), (html, "application/octet-stream")):
         answer = browser.get(f"{base}/{ident}")
@@ -70,7 +71,7 @@ def test_tables_are_tables_and_their_cells_are_text(browser, run):
 def test_a_table_that_is_none_is_offered_for_download(browser, run, data):
     assert table(data) is None
     run.show("broken", data, mime="application/json", type="table")
-    assert "download it to look at it" in browser.get(PATH).text
+    assert "download it to view it" in browser.get(PATH).text
 
 
 def test_a_long_table_is_cut_and_says_so(browser, run):
@@ -115,3 +116,31 @@ def test_another_persons_figures_are_not_found(app, ctx, run, anna, berta):
     run.show("a", PNG)
     theirs = Browser(app).enter(ctx, berta).get(f"/w/{anna.workspace_id}/jobs/{run.id}/figures")
     assert theirs.status_code == 404
+
+
+def test_histograms_and_texts_are_drawn_and_what_is_none_is_offered_as_a_file(browser, run):
+    good = {"edges": [0, 1, 3], "counts": [2, 4], "total": 7, "below": 1, "mean": 1.5, "std": 0.5}
+    run.show(
+        "weights", json.dumps(good).encode(), mime="application/vnd.shoal.histogram+json", type="histogram", step=1
+    )
+    run.show(
+        "samples of text",
+        json.dumps({"texts": ["<b>one</b>", "two"]}).encode(),
+        mime="application/vnd.shoal.texts+json",
+        type="text",
+    )
+    page = browser.get("/w/default/jobs/a-job/figures").text
+    assert page.count("<rect ") == 2 and "7 values, 1 outside" in page and "&lt;b&gt;one&lt;/b&gt;" in page
+    assert figures.histogram(json.dumps(good).encode()).bars == [
+        (0.0, 150.0, 333.33, 150.0),
+        (333.33, 0.0, 666.67, 300.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"edges": [0, 1], "counts": []}', b'{"edges": [1, 1], "counts": [1], "total": 1}', b'{"edges": [0, NaN], "counts": [1], "total": 1}',
+     b'{"edges": [0, 1], "counts": [-1], "total": 1}', b'{"edges": "ab", "counts": "a", "total": 1}', b'{"edges": [0, 1e999], "counts": [1], "total": 1}'],
+)  # fmt: skip
+def test_what_is_no_histogram_is_not_drawn(data):
+    assert figures.histogram(data) is None and figures.texts(data) is None

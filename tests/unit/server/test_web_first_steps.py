@@ -19,7 +19,7 @@ def form(ctx, anna):
 
 
 def hidden(part):
-    """What the part adds to the form, and what the page sends when it asks again."""
+    """Return the fields that the part adds to the form, with the one that the page sends when it asks again."""
     return dict(re.findall(r'<input type="hidden" form="new-job" name="(\w+)" value="([^"]*)">', part)) | {"asks": "1"}
 
 
@@ -67,7 +67,7 @@ def test_while_it_is_tried_it_can_be_started_without(browser, ctx, form):
 def test_a_form_that_changes_meanwhile_starts_nothing(browser, ctx, form):
     part = begin(browser, form)
     answer = browser.post(NEW, form | hidden(part) | {"accels": "2"}, headers=HTMX)
-    assert answer.status_code == 202 and "The form has changed" in answer.text
+    assert answer.status_code == 202 and "The form was changed" in answer.text
     assert jobs_left(ctx)[0] == 0
 
 
@@ -91,7 +91,7 @@ def test_a_small_job_starts_at_once(browser, ctx, form):
 def test_the_form_shows_what_is_wrong_with_its_code(browser, ctx, anna, form):
     bad = form | {"source_id": add_source(ctx, anna, FAULTY), "min_nodes": "1"}
     shown = preview(browser, **bad)
-    assert "input waits for somebody to type." in shown and "train.py:2" in shown and "asks-for-input" in shown
+    assert "input waits for keyboard input." in shown and "train.py:2" in shown and "asks-for-input" in shown
     assert 'id="code-check"' not in preview(browser, **form)
     assert 'id="code-check"' not in preview(browser, name="x"), "there is no code yet"
 

@@ -8,20 +8,21 @@ from web_browser import Browser
 from shoal.core.errors import InvalidSpec, Refused
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
-from shoal.server import jupyter as labs
-from shoal.server.attached import Door
-from shoal.server.jupyter import Guest, Lab
-from shoal.server.jupyter_proxy import refusal
+from shoal.server.jobs.attach_sessions import AttachEndpoint
+from shoal.server.jupyter import ports
+from shoal.server.jupyter.ports import Guest, Lab
+from shoal.server.jupyter.proxy import refusal
+from shoal.server.jupyter.service import may_still
 from shoal.server.models.jobs import Job, Node
-from shoal.server.models.people import Member, SessionRow, User
-from shoal.server.services.jupyter import may_still
-from shoal.server.services.people import start_session
+from shoal.server.models.users import SessionRow, User
+from shoal.server.models.workspaces import Member
+from shoal.server.people.sign_in import start_session
 from shoal.testing.server import add_job, add_member, add_node, add_person
 
 
 @pytest.fixture
 def lab(ctx):
-    lab = Lab(ctx, Door("att_x.0", "a-job", "", ""), "/tmp/sock", "t" * 43)
+    lab = Lab(ctx, AttachEndpoint("att_x.0", "a-job", "", ""), "/tmp/sock", "t" * 43)
     lab.port = 41000
     return lab
 
@@ -39,10 +40,10 @@ def running(ctx, anna, monkeypatch):
 
 def test_while_it_starts_a_page_says_so_and_looks_again(ctx, browser, running):
     page = browser.get("/w/default/jobs/a-job/jupyter")
-    assert page.status_code == 200 and page.headers["refresh"] == "1" and "It starts in job a-job" in page.text
+    assert page.status_code == 200 and page.headers["refresh"] == "1" and "It is starting in job a-job" in page.text
     assert browser.get("/w/default/jobs/a-job/jupyter.json").json() == {"job": "a-job", "node": 0, "is_ready": False}
     assert browser.get("/w/default/jobs/a-job/jupyter?node=7").status_code == 404
-    [order] = ctx.orders.pending(ctx.attached._doors.popitem()[0][0], 0)
+    [order] = ctx.commands.pending(ctx.attached._endpoints.popitem()[0][0], 0)
     assert order["do"] == "attach"
 
 
@@ -54,7 +55,7 @@ def test_others_find_nothing_viewers_may_not_and_a_key_is_no_browser(app, ctx, a
     assert Browser(app).enter(ctx, viewer).get(path).status_code == 403
     assert Browser(app).get(path).headers["location"].startswith("/sign-in?next=")
     by_key = Browser(app).get(path, headers={"Authorization": f"Bearer {anna.key}"})
-    assert by_key.status_code == 403 and "a key does not open it" in by_key.text
+    assert by_key.status_code == 403 and "not with an API key" in by_key.text
     assert as_anna.post("/workspaces/default/jobs/a-job/jupyter", {}).json()["is_ready"] is False
 
 
@@ -64,8 +65,8 @@ def test_a_code_works_once_and_for_a_minute(lab, monkeypatch):
     token = lab.admit(code)
     assert lab.guest(token) is guest
     assert lab.admit(code) is None and lab.guest("") is None and lab.guest(code) is None
-    now = labs.time.monotonic()
-    monkeypatch.setattr(labs.time, "monotonic", lambda: now + 61)
+    now = ports.time.monotonic()
+    monkeypatch.setattr(ports.time, "monotonic", lambda: now + 61)
     assert lab.admit(late) is None
 
 
@@ -122,19 +123,19 @@ def test_only_its_own_pages_may_ask(ctx, lab, method, headers, status):
 
 
 def test_behind_tls_it_has_the_name_the_settings_say_and_is_refused_without(ctx, lab):
-    assert labs.url(ctx, lab, scheme="http", host="127.0.0.1") == OWN, "another name, so that no cookie is shared"
-    assert labs.url(ctx, lab, scheme="http", host="gpu.example.org") == "http://gpu.example.org:41000"
-    with pytest.raises(Refused, match="address of its own"):
-        labs.url(ctx, lab, scheme="https", host="gpu.example.org")
+    assert ports.url(ctx, lab, scheme="http", host="127.0.0.1") == OWN, "another name, so that no cookie is shared"
+    assert ports.url(ctx, lab, scheme="http", host="gpu.example.org") == "http://gpu.example.org:41000"
+    with pytest.raises(Refused, match="its own address"):
+        ports.url(ctx, lab, scheme="https", host="gpu.example.org")
     object.__setattr__(ctx.settings, "jupyter_url", "https://jupyter-{port}.example.org/")
     object.__setattr__(ctx.settings, "hosts", "shoal.example.org")
-    assert labs.url(ctx, lab, scheme="https", host="x") == "https://jupyter-41000.example.org"
+    assert ports.url(ctx, lab, scheme="https", host="x") == "https://jupyter-41000.example.org"
     for host, is_ours in (("jupyter-41000.example.org", True), ("jupyter-41001.example.org", False)):
         asked = h11.Request(method="GET", target="/", headers=[("Host", host)])
         assert (refusal(lab, asked) is None) == is_ours
 
 
 def test_a_range_of_ports_is_read_or_refused():
-    assert list(labs._ports("")) == [0] and list(labs._ports("41000-41002")) == [41000, 41001, 41002]
+    assert list(ports._ports("")) == [0] and list(ports._ports("41000-41002")) == [41000, 41001, 41002]
     with pytest.raises(InvalidSpec, match="41000-41099"):
-        labs._ports("41000")
+        ports._ports("41000")

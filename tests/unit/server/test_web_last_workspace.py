@@ -6,7 +6,7 @@ import pytest
 from web_browser import BASE, Browser
 
 from shoal.core.people import WorkspaceCreate
-from shoal.server.services import workspaces
+from shoal.server.people import workspaces
 
 OUTSIDE = ("/", "/workspaces", "/machines", "/queue", "/keys", "/usage", "/settings")
 

@@ -9,15 +9,16 @@ from sqlalchemy import select
 from web_browser import Browser
 
 from shoal.core.artifacts import FileEntry, Manifest
-from shoal.core.leases import LeaseAsk
+from shoal.core.leases import LeaseRequest
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
 from shoal.core.snapshots import SnapshotCommit
-from shoal.server.models.artifacts import Source
+from shoal.server.leases import service as leases
+from shoal.server.leases import snapshots
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
+from shoal.server.models.sources import Source
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import leases, snapshots
 from shoal.testing.server import add_member, add_node, add_person, make_app
 
 LEASES = "/w/default/leases"
@@ -25,7 +26,7 @@ LEASES = "/w/default/leases"
 
 @pytest.fixture
 def gateway(ctx, monkeypatch):
-    """As if people could come in; what they would find is none of these tests' business."""
+    """Pretend that the gateway is open; connections are not tested here."""
     monkeypatch.setattr(ctx.gateway, "demand", lambda: None)
     monkeypatch.setattr(ctx.gateway, "is_installed", lambda: True)
     ctx.gateway.port = 2222
@@ -34,7 +35,7 @@ def gateway(ctx, monkeypatch):
 @pytest.fixture
 def rented(ctx, anna, gateway):
     """One that runs."""
-    lease = leases.rent(ctx, anna.access(), LeaseAsk(name="box"))
+    lease = leases.rent(ctx, anna.access(), LeaseRequest(name="box"))
     with ctx.db.read() as session:
         job_id = session.get_one(Lease, lease.id).job_id
     add_node(ctx, job_id)
@@ -94,7 +95,7 @@ def test_what_a_lease_left_behind_can_be_gone_on_with_or_removed(ctx, browser, a
     taken = snapshots.capture(ctx, who, SnapshotCommit(manifest=tree, skipped=["<b>pipe</b> is no file"])).snapshot
     page = browser.get(LEASES).text
     assert f"shoal machine restore {taken.id}" in page and "&lt;b&gt;pipe" in page and "<b>pipe" not in page
-    again = leases.rent(ctx, anna.access(), LeaseAsk(name="again", restore="box"))
+    again = leases.rent(ctx, anna.access(), LeaseRequest(name="again", restore="box"))
     with ctx.db.read() as session:
         job_id = session.get_one(Lease, again.id).job_id
         assert {"path": "/snapshot", "name": taken.id, "manifest_id": taken.tree_hash} in session.get_one(

@@ -10,20 +10,20 @@ from web_swarms import add_swarm
 from web_sweeps import add_sweep
 
 from shoal.core.errors import NotSignedIn
-from shoal.server.services import jobs
-from shoal.server.web import changes
+from shoal.server.jobs import service as jobs
+from shoal.server.web import live_updates
 
 
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch):
-    monkeypatch.setattr(changes, "GAP_S", 0.0)
+    monkeypatch.setattr(live_updates, "GAP_S", 0.0)
 
 
 class Reader:
     """Reads a stream event by event; `act` is done in a thread, as the server's own changes are."""
 
     def __init__(self, ctx, person, after=None, still=lambda: None):
-        self.stream = changes.stream(ctx, person.access().principal, after, still)
+        self.stream = live_updates.stream(ctx, person.access().principal, after, still)
 
     async def next(self):
         with anyio.fail_after(10):
@@ -95,7 +95,7 @@ def test_a_job_deleted_elsewhere_is_gone(ctx, anna):
 
 
 def test_other_peoples_jobs_are_not_told_of(ctx, anna, berta, monkeypatch):
-    monkeypatch.setattr(changes, "PING_S", 0.2)
+    monkeypatch.setattr(live_updates, "PING_S", 0.2)
     theirs = Run(ctx, berta, "theirs")
 
     async def work():
@@ -150,7 +150,7 @@ def test_a_swarms_change_is_told_to_those_who_may_see_it(ctx, anna, berta):
 
 
 def test_the_stream_ends_with_the_session_and_with_the_server(ctx, anna, monkeypatch):
-    monkeypatch.setattr(changes, "PING_S", 0.05)
+    monkeypatch.setattr(live_updates, "PING_S", 0.05)
 
     def no_more():
         raise NotSignedIn()
@@ -191,3 +191,24 @@ def test_a_cursor_that_is_none_is_refused(app, ctx, anna, after):
 def test_list_pages_listen_to_the_stream_and_stand_without_scripts(app, ctx, anna, path):
     page = Browser(app).enter(ctx, anna).get(path).text
     assert "/static/js/live.js" in page and "shoal:tick" in page
+
+
+def test_a_thousand_changes_in_one_pause_do_not_make_the_rest_seem_deleted(ctx, anna):
+    runs = [Run(ctx, anna, f"job-{n}") for n in range(3)]
+
+    async def work():
+        reader = Reader(ctx, anna)
+        await reader.next()
+        others = {f"job_{n:026}" for n in range(3000)}
+
+        def change():
+            for run in runs:
+                run.become("starting", "running")
+            for other in others:
+                ctx.live.job_changed(other)
+
+        kinds = [(await reader.after(change))[0], (await reader.next())[0], (await reader.next())[0]]
+        assert kinds == ["job", "job", "job"]
+        await reader.stream.aclose()
+
+    in_loop(work)

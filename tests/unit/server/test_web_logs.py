@@ -6,11 +6,13 @@ import json
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from web_run import Run
 
-from shoal.server.services import streams
-from shoal.server.web import log_search, logs, samples
-from shoal.server.web.logs import Filter
+from shoal.server.jobs import streams
+from shoal.server.web.job import log_search, logs, system_metrics
+from shoal.server.web.job.logs import Filter
 
 ALL = Filter()
 
@@ -75,6 +77,60 @@ def test_lines_of_two_nodes_at_one_moment_stay_together_by_node(ctx, anna, run):
     expected = ["0a", "0b", "1a", "1b"]
     assert texts(logs.tail(ctx, anna.access(), run.id, ALL)) == expected
     assert [line.text for line in streams.read_logs(ctx, anna.access(), run.id).lines] == expected
+
+
+SEGMENTS = st.lists(
+    st.tuples(st.integers(0, 2), st.lists(st.sampled_from([5000.0, 5000.0, 5000.25, 4999.0, 5003.5]), min_size=1, max_size=30)),
+    min_size=1,
+    max_size=12,
+)  # fmt: skip
+
+
+def test_every_way_to_read_a_log_gives_each_line_once_and_those_of_a_node_in_order(ctx, anna):
+    """Whatever segments of whatever nodes arrive, and however many of their lines have the same time."""
+    jobs = (Run(ctx, anna, f"job-{n}") for n in itertools.count())
+
+    @settings(max_examples=15, deadline=None)
+    @given(SEGMENTS, st.integers(1, 40))
+    def check(segments, wanted):
+        run, access, written = next(jobs), anna.access(), {}
+        for node, times in segments:
+            mine = written.setdefault(node, [])
+            texts_ = [f"{node} {len(mine) + n}" for n in range(len(times))]
+            lines = [
+                json.dumps({"t": at, "r": node, "e": "out", "m": text}) for at, text in zip(times, texts_, strict=True)
+            ]
+            who = dataclasses.replace(run.who, node=node)
+            streams.append(ctx, who, "log", len(mine), len(lines), zstandard.compress("\n".join(lines).encode()))
+            mine += texts_
+        for found in (by_tail(ctx, access, run, wanted), by_following(ctx, access, run), by_download(ctx, access, run)):
+            assert len(found) == sum(map(len, written.values()))
+            for node, mine in written.items():
+                at_once = [text for text in found if text.startswith(f"{node} ")]
+                times = dict(zip(mine, (at for n, some in segments if n == node for at in some), strict=True))
+                for before, after in itertools.pairwise(at_once):
+                    assert mine.index(before) < mine.index(after) or times[before] < times[after]
+            if len(written) == 1 and len({at for _, some in segments for at in some}) == 1:
+                assert found == mine
+
+    def by_tail(ctx, access, run, wanted):
+        seen, before = [], None
+        while True:
+            page = logs.tail(ctx, access, run.id, ALL, before=before, wanted=wanted)
+            seen, before = texts(page) + seen, page.first
+            if not page.earlier:
+                return seen
+
+    def by_following(ctx, access, run):
+        page = logs.following(ctx, access, run.id, ALL, 0)
+        assert not page.later
+        return texts(page)
+
+    def by_download(ctx, access, run):
+        _, pieces = logs.download(ctx, access, run.id, ALL, with_places=True)
+        return [line.partition(" ")[2] for line in b"".join(pieces).decode().splitlines()]
+
+    check()
 
 
 def test_what_follows_a_place_leaves_nothing_out(ctx, anna, run):
@@ -161,11 +217,37 @@ def test_a_page_of_the_api_has_a_bearable_number_of_lines(ctx, anna, run, monkey
 def test_of_a_long_runs_samples_some_are_drawn_from_first_to_last(ctx, anna, run, monkeypatch):
     for n in range(70):
         run.send("system", {"t": float(n), "cpu": n})
-    monkeypatch.setattr(samples, "_MOST_SEGMENTS", 10)
-    found = samples.samples(ctx, anna.access(), run.id)[0]
+    monkeypatch.setattr(system_metrics, "_MOST_SEGMENTS", 10)
+    found = system_metrics.samples(ctx, anna.access(), run.id)[0]
     assert len(found.at) == 10 and found.at[-1] == 69.0 and found.at[0] < 10
     assert found.series["cpu"] == found.at
 
 
 def test_a_node_that_has_told_of_itself_but_sent_no_samples_has_none(ctx, anna, run):
-    assert samples.samples(ctx, anna.access(), run.environment("3.11").id) == []
+    assert system_metrics.samples(ctx, anna.access(), run.environment("3.11").id) == []
+
+
+def test_every_line_has_a_position_that_leads_back_to_it(ctx, anna, run):
+    written = fill(run, 7, 300, 1, 45)
+    access = anna.access()
+    found = logs.tail(ctx, access, run.id, ALL, wanted=400)
+    assert texts(found) == written and len(set(found.places)) == len(written)
+    for index in (0, 6, 7, 200, 352):
+        near = logs.around(ctx, access, run.id, ALL, found.places[index])
+        assert near.lines[near.places.index(found.places[index])].text == written[index]
+    numbered = b"".join(logs.download(ctx, access, run.id, ALL, with_places=True)[1]).decode().splitlines()
+    assert numbered == [f"{where} {text}" for where, text in zip(found.places, written, strict=True)]
+
+
+def test_a_time_leads_to_the_first_line_then(ctx, anna, run):
+    for start in (0, 10, 20):
+        run.send("log", *({"r": n % 2, "e": "out", "m": f"at {start + n}", "t": 1000.0 + start + n} for n in range(10)))
+    access = anna.access()
+
+    def at(moment, chosen=ALL):
+        where = logs.place_at(ctx, access, run.id, chosen, moment)
+        found = logs.around(ctx, access, run.id, chosen, where)
+        return found.lines[found.places.index(where)].text if where in found.places else None
+
+    assert [at(0.0), at(1013.5), at(1029.0)] == ["at 0", "at 14", "at 29"]
+    assert at(1014.0, Filter(rank=1)) == "at 15" and at(5000.0) is None

@@ -4,7 +4,7 @@ import pytest
 from web_browser import Browser
 
 from shoal.core.pool import PoolAdd, Problem
-from shoal.server.services import pool_rows
+from shoal.server.pool import pool_rows
 from shoal.testing.server import add_person
 
 XSS = "<img src=x onerror=alert(1)>"

@@ -5,9 +5,11 @@ from sqlalchemy import update
 from web_browser import Browser
 from web_drafts import HTMX, NEW, fill, form_of
 
+from shoal.agent.devices.device import Device
 from shoal.core.people import Role
-from shoal.server.models.artifacts import Source
-from shoal.server.services import jobs
+from shoal.engines.base import Machine
+from shoal.server.jobs import service as jobs
+from shoal.server.models.sources import Source
 from shoal.testing.server import add_job, add_member, add_source
 
 
@@ -36,7 +38,7 @@ def test_a_refused_form_comes_back_with_all_that_was_typed(browser, ctx, anna):
 
 def test_htmx_is_told_what_is_wrong_and_where_to_go(browser, ctx, anna):
     nothing = browser.post(NEW, {"name": "x"}, headers=HTMX)
-    assert nothing.status_code == 422 and nothing.json()["error"]["message"].startswith("Bring the code first")
+    assert nothing.status_code == 422 and nothing.json()["error"]["message"].startswith("Provide the code first")
     source = {"source_id": add_source(ctx, anna)}
     assert browser.post(NEW, source, headers=HTMX).json()["error"]["message"] == "Choose the script to run."
     unnamed = browser.post(NEW, source | {"entry": "train.py"}, headers=HTMX)
@@ -65,7 +67,7 @@ def test_a_draft_left_behind_is_put_back_into_the_form(browser, ctx, anna):
     for name, value in typed.items():
         assert again[name] == (value if isinstance(value, list) else [value]), name
     gone = browser.post(f"{NEW}/restore", typed | {"source_id": "src_gone"}, headers=HTMX).text
-    assert "not here any more" in gone
+    assert "no longer exists" in gone
 
 
 def test_nobody_brings_code_or_submits_without_a_session_or_from_elsewhere(app, browser, ctx, anna, berta):
@@ -81,6 +83,18 @@ def test_nobody_brings_code_or_submits_without_a_session_or_from_elsewhere(app, 
     stolen = viewer.post(NEW, {"name": "x", "source_id": mine, "entry": "train.py"}, headers=HTMX)
     assert stolen.status_code == 404
     assert viewer.get(f"{NEW}.json?source={mine}").json()["source"] is None
+
+
+def test_the_form_offers_the_models_of_the_pool_and_says_how_many_are_free_now(browser, ctx, anna):
+    inventory = tuple(
+        Device(kind="cuda", index=i, uuid=f"GPU-{i}", model=model, problem="GPU is lost" if i == 1 else "")
+        for i, model in enumerate(("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3", "Tesla T4"))
+    )
+    engine = next(iter(ctx.engine._engines.values()))
+    assert "Free now:" not in browser.get(NEW).text
+    engine.capacity = lambda: [Machine(name="gpu1", kind="cuda", slots=3, inventory=inventory)]
+    text = browser.get(NEW).text
+    assert "Free now: 1 of 2 H100 80GB HBM3, 1 of 1 Tesla T4<" in text and '<option value="Tesla T4">' in text
 
 
 def test_a_job_named_new_is_reached_by_its_id(browser, ctx, anna):

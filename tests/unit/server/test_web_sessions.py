@@ -1,4 +1,4 @@
-"""Who gets in and who may change something: sign-in, one-time links, expiry, foreign origins and hosts."""
+"""Access to the pages: sign-in, one-time links, expiry, foreign origins and hosts."""
 
 import re
 from datetime import timedelta
@@ -11,7 +11,7 @@ from web_browser import BASE, Browser
 from shoal.core.people import Scope
 from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
-from shoal.server.models.people import SessionRow
+from shoal.server.models.users import SessionRow
 from shoal.server.web.app import build
 from shoal.testing.server import AppClient, add_job, add_key, make_app, make_context
 

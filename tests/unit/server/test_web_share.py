@@ -11,8 +11,8 @@ from web_browser import Browser
 from web_run import PNG, Run
 
 from shoal.core.people import SecretSet
-from shoal.server.services import secrets
-from shoal.server.web.share import LOG_LINES, MANY_POINTS, SMOOTHING
+from shoal.server.people import secrets
+from shoal.server.web.job.share import LOG_LINES, MANY_POINTS, SMOOTHING
 
 XSS = "</script><script>alert(1)</script>"
 SHARE = "/api/v1/workspaces/default/jobs/a-job/share"

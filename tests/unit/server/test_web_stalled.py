@@ -7,10 +7,10 @@ from sqlalchemy import select, update
 
 from shoal.core.settings import ServerSettings
 from shoal.core.stacks import RankStack, StacksReport
+from shoal.server.jobs import stacks
+from shoal.server.jobs.agent_commands import AgentCommands
 from shoal.server.models.jobs import Attempt, Job, Node
-from shoal.server.orders import Orders
 from shoal.server.policy import AgentIdentity
-from shoal.server.services import stacks
 from shoal.testing.server import add_job, add_node
 
 PAGE = "/w/default/jobs/stuck"
@@ -29,17 +29,17 @@ def who(ctx, anna):
 
 def test_a_job_that_stands_still_says_so_on_its_page_until_it_moves(browser, ctx, who):
     now = [0.0]
-    ctx.orders, ctx.settings = Orders(lambda: now[0]), ServerSettings(stall_s=60.0)
-    assert "It stands still" not in browser.get(PAGE).text
+    ctx.commands, ctx.settings = AgentCommands(lambda: now[0]), ServerSettings(stall_s=60.0)
+    assert "Stalled:" not in browser.get(PAGE).text
     now[0] = 60.0
-    stacks.ask_of_stalled(ctx, who.attempt_id, 60.0)
-    [order] = ctx.orders.pending(who.attempt_id, 0)
+    stacks.request_of_stalled(ctx, who.attempt_id, 60.0)
+    [order] = ctx.commands.pending(who.attempt_id, 0)
     found = RankStack(rank=0, inside="<b>load</b>", at="data.py:7")
     stacks.report(ctx, who, StacksReport(order=order["id"], ranks=[found]))
     page = browser.get(PAGE).text
     assert "<b>load</b>" not in page
     said = "no line, metric or step for 60 s: rank 0 is in <b>load</b> at data.py:7"
-    assert f"It stands still: {said}" in unescape(page)
-    ctx.orders.sign(who.attempt_id)
+    assert f"Stalled: {said}" in unescape(page)
+    ctx.commands.record_progress(who.attempt_id)
     after = unescape(browser.get(PAGE).text)
-    assert "It stands still" not in after and said in after, "it stays among the events"
+    assert "Stalled:" not in after and said in after, "it stays among the events"

@@ -6,7 +6,8 @@ from web_drafts import HTMX
 from web_swarms import add_swarm
 
 from shoal.core.people import Role
-from shoal.server.services import swarm_invitations, swarms
+from shoal.server.swarms import invitations as swarm_invitations
+from shoal.server.swarms import service as swarms
 from shoal.server.web import swarms as web
 from shoal.testing.server import add_member
 
@@ -79,9 +80,9 @@ def test_a_peer_is_sent_away_for_good(browser, ctx, anna):
     add_swarm(ctx, anna)
     peer = next(p for p in browser.get(f"{FISH}.json").json()["peers"] if p["name"] == "laptop")
     gone = browser.post(f"{FISH}/kick", {"peer": peer["id"]}, headers=HTMX)
-    assert gone.status_code == 204 and "laptop was sent away" in gone.headers["hx-trigger"]
+    assert gone.status_code == 204 and "laptop was removed" in gone.headers["hx-trigger"]
     part = browser.get(f"{FISH}?part=peers", headers=HTMX).text
-    assert 'class="status kicked"' in part and "Send laptop away" not in part and "Send gpu-box away" in part
+    assert 'class="status kicked"' in part and "Remove laptop" not in part and "Remove gpu-box" in part
     assert browser.post(f"{FISH}/kick", {"peer": "nobody"}, headers=HTMX).status_code == 404
 
 
@@ -91,7 +92,7 @@ def test_a_running_swarm_is_stopped_and_a_stopped_one_goes_on_or_is_deleted(brow
     assert ">Invite<" in browser.get(FISH).text
     assert "Stopping fish" in browser.post(f"{FISH}/stop", headers=HTMX).headers["hx-trigger"]
     head = browser.get(f"{FISH}?part=head", headers=HTMX).text
-    assert "Go on" in head and "Delete" in head and "stopped by anna@example.org" in head
+    assert "Resume" in head and "Delete" in head and "stopped by anna@example.org" in head
     add_swarm(ctx, anna, "alone", peers=[], state="stopped")
     assert browser.post("/w/default/swarms/alone/resume").headers["location"] == "/w/default/swarms/alone"
     assert swarms.get(ctx, anna.access(), "alone").status == "running"
@@ -105,7 +106,7 @@ def test_a_viewer_looks_and_changes_nothing(app, ctx, anna, berta):
     hers = Browser(app).enter(ctx, berta)
     base = f"/w/{anna.workspace_id}/swarms/fish"
     page = hers.get(base)
-    assert page.status_code == 200 and not {">Invite<", "Send gpu-box away", ">Stop<"} & set(page.text.split())
+    assert page.status_code == 200 and not {">Invite<", "Remove gpu-box", ">Stop<"} & set(page.text.split())
     assert "data-open" not in page.text
     for action in ("stop", "resume", "delete", "invite", "kick", "revoke"):
         assert hers.post(f"{base}/{action}").status_code == 403, action

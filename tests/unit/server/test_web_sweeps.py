@@ -14,7 +14,8 @@ from web_sweeps import SPACE, add_sweep, spec_of
 from shoal.core.jobs import JobSpec
 from shoal.core.people import Role
 from shoal.core.sweeps import Choice, SweepSpec
-from shoal.server.services import jobs, sweeps
+from shoal.server.jobs import service as jobs
+from shoal.server.sweeps import service as sweeps
 from shoal.server.web import sweeps as web
 from shoal.server.web.command import sweep_command
 from shoal.testing.server import add_member, add_source
@@ -24,7 +25,7 @@ LOOK = "/w/default/sweeps/look"
 
 
 def typed(source_id="", **given):
-    """What a browser sends for the form."""
+    """Return the fields that a browser sends for the form."""
     rows = {"param_name": ["lr"], "param_values": ["1e-4,3e-4,1e-3"]}
     return (
         {"name": "s", "source_id": source_id, "entry": "train.py", "metric": "eval/loss", "parallel": "1"}
@@ -34,7 +35,7 @@ def typed(source_id="", **given):
 
 
 def told(browser, **given):
-    """What is said beside the fields, and the whole preview."""
+    """Return the texts beside the fields, and the whole preview."""
     answer = browser.request("POST", f"{NEW}/preview.json", **sent(typed(**given)))
     assert answer.status_code == 200, answer.text
     preview = answer.json()["preview"]
@@ -130,9 +131,11 @@ def test_thinning_keeps_the_best_and_the_order(results, direction):
 
 
 def test_the_command_is_one_the_command_line_understands(monkeypatch):
-    from shoal.cli import _sweep_run
     from shoal.cli.main import app
+    from shoal.cli.shared.session import session
+    from shoal.cli.sweep import run as _sweep_run
 
+    monkeypatch.setattr(session, "after_dashes", None)  # of a command in another test
     caught = []
 
     def check(name, entry, wanted, choice, command):
@@ -202,7 +205,7 @@ def test_each_field_says_how_it_is_understood(browser):
         "param_values": ["1e-5:1e-2:log", "", "64:512", "relu,gelu", "1", "", "7"],
     }
     said, preview = told(browser, **rows, search="tpe", trials="30")
-    assert said["param.0"] == "numbers from 1e-05 to 0.01, by magnitude"
+    assert said["param.0"] == "numbers from 1e-05 to 0.01, on a log scale"
     assert said["param.2"] == "whole numbers from 64 to 512" and said["param.3"] == "2 words"
     assert said["param.4"] == "lr is given twice." and said["param.5"].startswith("Give its values")
     assert said["param.6"].startswith("Give it a name") and "param.1" not in said
@@ -210,10 +213,10 @@ def test_each_field_says_how_it_is_understood(browser):
     said, preview = told(browser, param_name=["h"], param_values=["1:9"])
     assert said["param.0"].startswith("A grid needs single values") and preview["trials"] == ""
     said, _ = told(browser, search="asha")
-    assert said["trials"].startswith("Search by asha has no end")
+    assert said["trials"].startswith("Search by asha needs a number of trials")
     said, _ = told(browser, trials="0", parallel="many", metric="")
     assert said["trials"] == "'0' is not a number from 1 to 100,000." and "'many' is not a number" in said["parallel"]
-    assert said["metric"].startswith("Say which metric")
+    assert said["metric"].startswith("Enter the metric")
     said, preview = told(browser, param_name=["a@g", "b@g"], param_values=["1,2", "3,4"])
     assert preview["trials"] == "2 trials" and "--param a@g=1,2" in preview["command"]
     _, preview = told(browser, line="--lr 1")
@@ -275,7 +278,9 @@ def test_a_refused_form_comes_back_with_all_that_was_typed(browser, ctx, anna):
     nothing = browser.post(NEW, typed(source, name="none", param_name=[], param_values=[]), headers=HTMX)
     assert "Name a parameter" in nothing.json()["error"]["message"]
     assert (
-        browser.post(NEW, typed("", name="none"), headers=HTMX).json()["error"]["message"].startswith("Bring the code")
+        browser.post(NEW, typed("", name="none"), headers=HTMX)
+        .json()["error"]["message"]
+        .startswith("Provide the code")
     )
 
 

@@ -11,8 +11,9 @@ from web_drafts import HTMX
 
 from shoal.core.jobs import JobSpec
 from shoal.core.people import Role
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Job
-from shoal.server.services import jobs, queue
+from shoal.server.queue import service as queue
 from shoal.testing.server import add_job, add_member, add_node, add_source
 
 PAGE = "/w/default/jobs/big"

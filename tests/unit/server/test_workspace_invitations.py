@@ -9,9 +9,11 @@ from shoal.core.errors import Forbidden, NotAllowedNow, NotFound, TooManyTries
 from shoal.core.people import MemberSet, Role, SignUp, WorkspaceInvite
 from shoal.core.schema import utcnow
 from shoal.core.settings import ServerSettings
-from shoal.server.models.people import User, WorkspaceInvitation
+from shoal.server.models.users import User
+from shoal.server.models.workspaces import WorkspaceInvitation
+from shoal.server.people import invitations as workspace_invitations
+from shoal.server.people import sign_in, workspaces
 from shoal.server.policy import find_workspace
-from shoal.server.services import people, workspace_invitations, workspaces
 from shoal.testing.server import add_person, make_context
 
 PASSWORD = "a long password"
@@ -39,7 +41,7 @@ def invite(ctx, person, **asked):
 
 def sign_up(ctx, code, email="eva@example.org"):
     body = SignUp(email=email, password=PASSWORD, invitation=code)
-    return people.sign_up(ctx, body, caller=None, address=HOME)
+    return sign_in.sign_up(ctx, body, caller=None, address=HOME)
 
 
 def members(ctx, person):
@@ -68,7 +70,7 @@ def test_a_person_with_an_account_joins_by_a_link(ctx, anna):
 def test_a_link_opens_once(ctx, anna):
     made = invite(ctx, anna)
     sign_up(ctx, made.code)
-    with pytest.raises(NotFound, match="used before"):
+    with pytest.raises(NotFound, match="already used"):
         sign_up(ctx, made.code, "second@example.org")
     with ctx.db.read() as session:
         assert session.scalar(select(User.id).where(User.email == "second@example.org")) is None
@@ -94,7 +96,7 @@ def test_what_expired_was_revoked_or_was_never_made_opens_nothing(ctx, anna):
     past = update(WorkspaceInvitation).where(WorkspaceInvitation.id == old.id)
     ctx.db.write(lambda s: s.execute(past.values(expires_at=utcnow() - timedelta(seconds=1))) and None)
     assert workspace_invitations.revoke(ctx, anna.access(), "eva@example.org") == 1
-    for code, why in ((old.code, "expired"), (revoked.code, "revoked"), ("shoali_guessed", "does not know")):
+    for code, why in ((old.code, "expired"), (revoked.code, "revoked"), ("shoali_guessed", "no such invitation")):
         with pytest.raises(NotFound, match=why):
             sign_up(ctx, code)
     with pytest.raises(NotFound):
@@ -109,7 +111,7 @@ def test_the_link_of_an_owner_who_is_none_any_more_is_void(ctx, anna):
         access = find_workspace(session, berta.access().principal, anna.workspace_id)
     made = workspace_invitations.create(ctx, access, WorkspaceInvite())
     workspaces.set_member(ctx, anna.access(), MemberSet(email=berta.email, role=Role.MEMBER))
-    with pytest.raises(NotFound, match="no owner"):
+    with pytest.raises(NotFound, match="no longer an owner"):
         sign_up(ctx, made.code)
 
 

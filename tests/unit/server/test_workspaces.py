@@ -5,9 +5,10 @@ from sqlalchemy import select, update
 
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
-from shoal.server.models.artifacts import Source
 from shoal.server.models.jobs import Attempt, Job
-from shoal.server.models.people import Member, Secret, Workspace
+from shoal.server.models.secrets import Secret
+from shoal.server.models.sources import Source
+from shoal.server.models.workspaces import Member, Workspace
 from shoal.testing.server import AppClient, add_job, add_member, add_node, add_person
 
 

@@ -9,8 +9,8 @@ import httpx
 from fastapi import FastAPI
 
 from shoal.server.context import Context
-from shoal.server.models.people import User
-from shoal.server.services.people import start_session
+from shoal.server.models.users import User
+from shoal.server.people.sign_in import start_session
 from shoal.testing.server import Person, run_async
 
 BASE = "http://127.0.0.1:8000"
@@ -46,7 +46,7 @@ class Browser:
 
     def post(self, path: str, form: dict[str, Any] | None = None, *, origin: str | None = BASE,
              headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:  # fmt: skip
-        """As a form of one of our own pages, unless another origin is given."""
+        """Send a form like one of the console's own pages, unless another origin is given."""
         sent = {"Content-Type": "application/x-www-form-urlencoded", **({"Origin": origin} if origin else {})}
         body = urlencode(form or {}, doseq=True)
         return self.request("POST", path, headers=sent | (headers or {}), content=body, **options)

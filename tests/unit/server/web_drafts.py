@@ -1,14 +1,16 @@
-"""What the tests of the new-job page share: a job with every setting, what a browser sends for a form, the preview."""
+"""Helpers for tests of the new-job page: a job with every setting, the fields a browser sends, the preview."""
 
 from html.parser import HTMLParser
 
+from shoal.agent.devices.device import Device
 from shoal.core.artifacts import Manifest
 from shoal.core.checkpoints import CheckpointPush
 from shoal.core.datasets import DatasetBegin
 from shoal.core.jobs import JobSpec
 from shoal.core.people import SecretSet
 from shoal.engines.base import Machine
-from shoal.server.services import checkpoints, datasets, secrets
+from shoal.server.artifacts import checkpoints, datasets
+from shoal.server.people import secrets
 from shoal.testing.server import IdleEngine
 
 HTMX = {"HX-Request": "true"}
@@ -20,20 +22,29 @@ class TwoMachines(IdleEngine):
         return [Machine(name=name, kind="cpu", slots=8) for name in ("one", "two")]
 
 
+class TwoGpuMachines(IdleEngine):
+    def capacity(self):
+        gpus = tuple(
+            Device(kind="cuda", index=i, model="NVIDIA H100 80GB HBM3", memory=85_520_809_984) for i in range(8)
+        )
+        return [Machine(name=n, kind="cuda", slots=8, inventory=gpus, labels={"rack": "a"}) for n in ("one", "two")]
+
+
 def full_spec(source_id, checkpoint="ckpt_x"):
     """No setting as it usually is: a new one that is not here fails `test_no_setting_is_forgotten`."""
     return JobSpec(
         name="full", entry=["train.py", "--lr", "3e-4", "--name=a b", "pos", "--fp16"], source_id=source_id,
         datasets=["more", "words@1"], checkpoint=checkpoint, min_nodes=2, max_nodes=3, grow=True, accels=2, env={"A": "b c"},
-        secrets={"TOKEN": "thing"}, max_restarts=0, priority=-5, time_limit_s=5400, stall_timeout_s=0, expected_s=7200, batch="night", budget="8h",
-        exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun", device="any",
-        allow_cpu=True, allow_torch_change=True,
+        secrets={"TOKEN": "thing"}, max_restarts=0, priority=-5, time_limit_s=5400, stall_timeout_s=0, on_stall="fail", expected_s=7200, batch="night", budget="8h",
+        exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun", device="any", gpu="H100", gpu_memory_gb=80.0, labels={"rack": "a"},
+        allow_cpu=True, allow_torch_change=True, memory="16G", cpus=2.5, disk="100G", shm="8GiB",
+        grace_s=300, one_device_per_worker=True, engine_options={"partition": "long", "qos": "high"},
     )  # fmt: skip
 
 
 def fill(ctx, anna):
-    """What a full specification needs to be there; returns the id of a checkpoint."""
-    ctx.engine = TwoMachines()
+    """Create what a full specification refers to; return the id of a checkpoint."""
+    ctx.engine = TwoGpuMachines()
     for name in ("words", "more"):
         begun = datasets.begin(ctx, anna.access(), DatasetBegin(name=name))
         datasets.commit(ctx, anna.access(), begun.id, Manifest(files=[]))
@@ -48,7 +59,7 @@ def preview(browser, **form):
 
 
 def form_of(text):
-    """What a browser would send for the form of a page."""
+    """Return the fields that a browser would send for the form of a page."""
     fields, state = {}, {"select": None, "inside": False, "template": 0}
 
     class Reader(HTMLParser):

@@ -15,11 +15,13 @@ from shoal.core.jobs import JobSpec
 from shoal.core.metrics import MediaCommit
 from shoal.core.schema import utcnow
 from shoal.core.states import JobState
+from shoal.server.artifacts import chunks, media, sources
 from shoal.server.context import Context
+from shoal.server.jobs import service as jobs
+from shoal.server.jobs import streams
+from shoal.server.jobs.events import move
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.policy import AgentIdentity, hash_token
-from shoal.server.services import chunks, jobs, media, sources, streams
-from shoal.server.services.events import move
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
 from shoal.testing.server import Person
@@ -45,8 +47,19 @@ class Run:
         given = files or {"train.py": b"import torch\n\nprint('hello')  # greets\n"}
         manifest = Manifest(files=[put(ctx, person, path, given[path]) for path in sorted(given)])
         source = sources.commit(ctx, person.access(), SourceCommit(manifest=manifest, origin=origin or {}))
-        values = {"name": name, "entry": ["train.py"], "source_id": source.id} | spec
-        self.id = jobs.submit(ctx, person.access(), JobSpec(**values)).id
+        self._submit({"source_id": source.id} | spec)
+
+    @classmethod
+    def of_source(cls, ctx: Context, person: Person, name: str, source_id: str, **spec: Any) -> Run:
+        """Another job of a source that is there."""
+        run = cls.__new__(cls)
+        run.ctx, run.person, run.name = ctx, person, name
+        run._submit({"source_id": source_id} | spec)
+        return run
+
+    def _submit(self, spec: dict[str, Any]) -> None:
+        values = {"name": self.name, "entry": ["train.py"]} | spec
+        self.id = jobs.submit(self.ctx, self.person.access(), JobSpec(**values)).id
         self.attempt()
 
     def attempt(self) -> Run:

@@ -8,7 +8,7 @@ from shoal.core.invitations import new_key
 from shoal.core.schema import utcnow
 from shoal.core.swarm import SwarmSpec
 from shoal.server.models.swarm import Swarm, SwarmInvitation, SwarmPeer, SwarmRound
-from shoal.server.services import swarm_rows
+from shoal.server.swarms import swarm_rows
 from shoal.testing.server import add_source
 
 PEERS = [
@@ -46,7 +46,7 @@ def add_swarm(ctx, person, name="fish", *, rounds=12, state="running", peers=PEE
         for number, peer in enumerate(peers):
             session.add(_peer(swarm_id, invitation.id, number, now, *peer))
         session.add_all(_round(swarm_id, number, now) for number in range(1, rounds + 1))
-        swarm_rows.tell(session, swarm_id, "created", f"made by {person.email}")
+        swarm_rows.record_event(session, swarm_id, "created", f"created by {person.email}")
 
     ctx.db.write(work)
     return swarm_id

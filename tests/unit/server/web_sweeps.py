@@ -9,7 +9,7 @@ from shoal.core.jobs import JobSpec
 from shoal.core.schema import utcnow
 from shoal.core.sweeps import Between, Choice, SweepSpec
 from shoal.server.models.sweeps import Sweep, Trial
-from shoal.server.services import sweeps
+from shoal.server.sweeps import service as sweeps
 from shoal.testing.server import add_source
 
 SPACE = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,13 @@ def mixed_tree(tmp_path: Path) -> Path:
     (root / "run.sh").write_bytes(b"#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
     return root
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk; the temporary folder of a run may be in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.store.buffers import Buffers, join_neighbours
-from shoal.store.direct import read_once
+from shoal.store.io.buffers import Buffers, join_adjacent
+from shoal.store.io.direct import read_once
 
 
 def test_memory_is_lent_again_only_when_no_view_of_it_is_left() -> None:
@@ -38,7 +38,7 @@ def test_neighbours_in_memory_become_one_piece_and_others_stay_as_they_are() -> 
     memory = Buffers(8192).lend(8192)
     memory[:] = os.urandom(8192)
     pieces = [memory[:100], memory[100:5000], b"apart", memory[6000:], memory[5000:6000]]
-    joined = list(join_neighbours(pieces))
+    joined = list(join_adjacent(pieces))
     assert [len(piece) for _, piece in joined] == [5000, 5, 2192, 1000]
     assert b"".join(piece for _, piece in joined) == b"".join(pieces)
     assert [address is None for address, _ in joined] == [False, True, False, False]
@@ -49,10 +49,10 @@ def test_neighbours_in_memory_become_one_piece_and_others_stay_as_they_are() -> 
     ("start", "length"), [(0, 10), (0, 100_001), (4095, 2), (5000, 60_000), (99_990, 500), (200_000, 5), (4096, 0)]
 )
 def test_any_part_of_a_file_is_read_past_the_cache_as_it_is(
-    tmp_path: Path, start: int, length: int, cached: bool
+    disk_path: Path, start: int, length: int, cached: bool
 ) -> None:
     data = os.urandom(100_001)
-    path = tmp_path / "file"
+    path = disk_path / "file"
     path.write_bytes(data)
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)

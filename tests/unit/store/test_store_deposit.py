@@ -22,7 +22,7 @@ from shoal.store.deposit import Deposit
 from shoal.store.files import LocalBlobs
 from shoal.store.hashing import Data, chunk_hash
 from shoal.store.local import LocalStore
-from shoal.store.packs import MOST_CHUNKS
+from shoal.store.packfiles.packfile import MOST_CHUNKS
 from shoal.testing.store import made
 
 
@@ -42,7 +42,7 @@ def _soon_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noise(count: int, *, seed: int = 0, size: int = 600_000) -> dict[str, bytes]:
-    """What does not shrink."""
+    """Return chunks that cannot be compressed."""
     made_up = random.Random(seed)
     return {chunk_hash(data): data for data in (made_up.randbytes(size) for _ in range(count))}
 
@@ -58,7 +58,7 @@ def test_what_is_put_is_there_once_it_is_settled_and_not_before(store: LocalStor
         assert put(deposit, first) == set(first)
         assert put(deposit, second) == set(second)
         assert store.missing(first) == set(first)
-        deposit.settle()
+        deposit.flush()
         assert store.missing([*first, *second]) == set()
         assert put(deposit, first) == set()
     assert {name: store.get(name) for name in first | second} == first | second
@@ -66,7 +66,7 @@ def test_what_is_put_is_there_once_it_is_settled_and_not_before(store: LocalStor
 
 
 def test_nothing_is_visible_before_it_is_on_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file is synced, then renamed, then its folder is synced, then `settle` returns."""
+    """Every file is synced, then renamed, then its folder is synced, then `flush` returns."""
     done: list[tuple[str, str]] = []
     fsync, rename = os.fsync, os.rename
 
@@ -85,7 +85,7 @@ def test_nothing_is_visible_before_it_is_on_the_disk(store: LocalStore, monkeypa
         waiting = {str(path) for path in left_aside(store)}
         monkeypatch.setattr(os, "fsync", noted_sync)
         monkeypatch.setattr(os, "rename", noted_rename)
-        deposit.settle()
+        deposit.flush()
         monkeypatch.undo()
     renamed = [at for at, (what, _) in enumerate(done) if what == "rename"]
     assert {done[at][1] for at in renamed} == waiting
@@ -95,7 +95,7 @@ def test_nothing_is_visible_before_it_is_on_the_disk(store: LocalStore, monkeypa
 
 
 def test_it_settles_by_itself_now_and_then(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deposits, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(deposits, "_FLUSH_S", 0.0)
     with store.deposit() as deposit:
         put(deposit, made(10))
         assert store.missing(made(10)) == set()
@@ -174,7 +174,7 @@ def test_much_that_is_put_bit_by_bit_shares_a_file(store: LocalStore) -> None:
 
 @pytest.mark.usefixtures("_soon_large")
 def test_a_file_that_is_large_enough_grows_no_more(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.store.packset._GROWN", 60_000)
+    monkeypatch.setattr("shoal.store.packfiles.collection._GROWN", 60_000)
     chunks: dict[str, bytes] = {}
     with store.deposit() as deposit:
         for seed in range(4):
@@ -215,7 +215,7 @@ def test_settling_waits_for_whoever_adds_to_a_file_that_holds_what_was_put_befor
         blobs.slow = True
         adding = pool.submit(put, deposit, second)
         assert blobs.is_writing.wait(10)
-        settling = pool.submit(deposit.settle)
+        settling = pool.submit(deposit.flush)
         assert wait([settling], timeout=0.1).not_done
         blobs.let_go.set()
         settling.result(10)
@@ -276,7 +276,7 @@ with store.deposit() as deposit:
         for _ in range(3):
             deposit.put({name: (0, data) for name, data in chunks(n).items()})
             n += 1
-        deposit.settle()
+        deposit.flush()
         print(n, flush=True)
     sys.stdin.read()
 """

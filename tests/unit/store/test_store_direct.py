@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.store import direct
-from shoal.store.buffers import Buffers, address, join_neighbours
-from shoal.store.direct import BLOCK, DirectWriter
-from shoal.store.packs import build_pack
+from shoal.store.io import direct
+from shoal.store.io.buffers import Buffers, address, join_adjacent
+from shoal.store.io.direct import BLOCK, DirectWriter
+from shoal.store.packfiles.packfile import build_pack
 
 
 @pytest.mark.parametrize("sizes", [[1], [4096], [4097, 1], [0, 10_000_000, 3], [100] * 500, [8 << 20], [(8 << 20) + 1]])
@@ -70,5 +70,28 @@ def test_neighbours_in_memory_are_joined_and_nothing_else() -> None:
     window = Buffers(100_000).lend(100_000)
     window[:] = os.urandom(100_000)
     pieces = [window[:10], window[10:500], b"constant", window[500:600], window[601:700], bytearray(b"own"), b""]
-    joined = [bytes(view) for _, view in join_neighbours(pieces)]
+    joined = [bytes(view) for _, view in join_adjacent(pieces)]
     assert joined == [window[:500], b"constant", window[500:600], window[601:700], b"own", b""]
+
+
+def test_a_buffer_that_another_thread_takes_first_is_replaced_by_a_new_one(tmp_path: Path) -> None:
+    class Contested(list[object]):
+        """Free buffers of which another thread takes the last one right after this thread has seen it."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            self.clear()
+            return found
+
+        def pop(self, *_: object) -> object:
+            self.clear()
+            return super().pop()
+
+    writer = DirectWriter()
+    for name in ("first", "second"):
+        fd = os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT)
+        if not writer.write(fd, [b"a" * 5000]):
+            pytest.skip("no direct writing on this file system")
+        os.close(fd)
+        assert (tmp_path / name).read_bytes() == b"a" * 5000
+        writer._free = Contested(writer._free)  # type: ignore[assignment]

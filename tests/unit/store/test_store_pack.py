@@ -135,8 +135,8 @@ def test_a_small_file_that_has_grown_large_since_it_was_listed_is_cut(
     path = tmp_path / "f.bin"
     path.write_bytes(random.Random(1).randbytes(3_000_000))
     cut = pack_files([path]).manifest
-    real = pack._look
-    monkeypatch.setattr(pack, "_look", lambda path: real(path)._replace(size=10))
+    real = pack._stat
+    monkeypatch.setattr(pack, "_stat", lambda path: real(path)._replace(size=10))
     assert len(cut.files[0].chunks) > 1
     assert pack_files([path]).manifest == cut
 

@@ -196,12 +196,12 @@ def test_what_is_large_goes_to_our_own_disk_without_waiting_for_more(tmp_path: P
     large = [(chunk_hash(data), memoryview(data)) for data in (os.urandom(1 << 20) for _ in range(3))]
     small = [(chunk_hash(data), memoryview(data)) for data in (os.urandom(10_000) for _ in range(3))]
     with transfer._Sender(store, 1) as sender:
-        sender.take(small)
+        sender.add(small)
         assert not (store.root / "tmp").exists(), "little waits for more"
-        sender.take(large)
+        sender.add(large)
         sender._pool.submit(int).result()  # it has one thread: what was to be written before is
         assert sum(file.stat().st_size for file in (store.root / "tmp").iterdir()) >= 3 << 20
-        sender.take(large)
+        sender.add(large)
         sender.finish()
         assert sender.sent == (3 << 20) + 30_000
     assert store.missing(name for name, _ in large + small) == set()
@@ -218,7 +218,7 @@ def test_whoever_brings_what_the_disk_does_not_take_hears_of_it(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shoal.store.direct.DirectWriter.write", full)
+        patched.setattr("shoal.store.io.direct.DirectWriter.write", full)
         patched.setattr("shoal.store.files.write_at", full)
         with pytest.raises(StorageFull):
             push([Entry("big.bin", big)], store)

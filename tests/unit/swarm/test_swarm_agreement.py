@@ -1,4 +1,4 @@
-"""Which state the swarm holds: the newest round, there the one most have, and the same answer for everybody."""
+"""The state that the swarm holds: the newest round, the one most peers have there, and the same answer for all."""
 
 from __future__ import annotations
 

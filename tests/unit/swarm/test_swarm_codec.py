@@ -15,7 +15,7 @@ def _imports():
     import torch
     from hivemind.compression import CompressionInfo, deserialize_torch_tensor
 
-    from shoal.swarm.codec import EightBit, make_codec, on_grid
+    from shoal.swarm.averaging.codec import EightBit, make_codec, on_grid
 
 
 def through(codec, values):

@@ -7,14 +7,14 @@ import math
 import pytest
 import torch
 
-from shoal.swarm.guards import LossWatch, check_update, check_weight, clip, mean, norm_of, robust
-from shoal.swarm.robust import contradicted, limit_weights, median, odd_ones, shorten_parts
+from shoal.swarm.averaging.robust import contradicted, limit_weights, median, odd_ones, shorten_parts
+from shoal.swarm.update_checks import LossWatch, check_update, check_weight, clip, mean, norm_of, robust
 
 SIZE = 2_000
 
 
 def honest(count: int, *, noise: float = 1.0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """What all mean, and what each says, drowned in noise."""
+    """Return the true update, and for each peer the true one with noise."""
     rng = torch.Generator().manual_seed(1)
     truth = torch.randn(SIZE, generator=rng)
     return truth, [truth + noise * torch.randn(SIZE, generator=rng) for _ in range(count)]
@@ -157,3 +157,12 @@ def test_after_a_rollback_it_is_patient_again() -> None:
     watch.rolled_back()
     assert watch.feed(3.5) == "ok"
     assert watch.feed(2.0, 4) == "ok"
+
+
+def test_a_part_too_short_for_the_samples_claimed_is_an_outlier_and_that_of_a_slow_peer_is_none() -> None:
+    _, parts = honest(5)
+    nothing, little = torch.zeros(SIZE), parts[0] / 25
+    assert odd_ones([nothing, *parts[1:]], [100.0] * 5) == [True, False, False, False, False]
+    assert odd_ones([little, *parts[1:]], [100.0] * 5) == [True, False, False, False, False]
+    assert odd_ones([little, *parts[1:]], [4.0, *[100.0] * 4]) == [False] * 5
+    assert odd_ones([nothing] * 5, [100.0] * 5) == [False] * 5

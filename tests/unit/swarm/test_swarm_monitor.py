@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.swarm.agreement import Place
-from shoal.swarm.helm import TRIES, Helm
+from shoal.swarm.control import TRIES, SwarmControl
 from shoal.swarm.monitor import SETTLE_S, Monitor, totals, typical_loss
 from shoal.swarm.records import Progress
 
@@ -62,49 +62,49 @@ def test_a_round_is_told_once_when_all_have_it() -> None:
     monitor = Monitor()
     records = swarm("a", "b", round=1, round_s=2.5, bytes_out=100, averaged=0.5)
     late = records | {"b": told("b", round=0)}
-    assert monitor.settle(late, 0.0) == []
-    (settled,) = monitor.settle(records, 0.1)
+    assert monitor.finished_rounds(late, 0.0) == []
+    (settled,) = monitor.finished_rounds(records, 0.1)
     assert settled.event == {
         "event": "round", "round": 1, "rollbacks": 0, "seconds": 2.5, "members": ["a", "b"], "averaged": 0.5,
         "bytes": 200, "loss": 2.0,
     }  # fmt: skip
-    assert monitor.settle(records, 1.0) == []
-    (following,) = monitor.settle(swarm("a", "b", round=2, bytes_out=130), 2.0)
+    assert monitor.finished_rounds(records, 1.0) == []
+    (following,) = monitor.finished_rounds(swarm("a", "b", round=2, bytes_out=130), 2.0)
     assert following.event["bytes"] == 60
 
 
 def test_a_round_that_waits_is_told_when_the_next_one_comes() -> None:
     monitor = Monitor()
     slow = {"c": told("c", round=0)}
-    assert monitor.settle(swarm("a", "b", round=1) | slow, 0.0) == []
-    (first,) = monitor.settle(swarm("a", "b", round=2) | slow, 1.0)
+    assert monitor.finished_rounds(swarm("a", "b", round=1) | slow, 0.0) == []
+    (first,) = monitor.finished_rounds(swarm("a", "b", round=2) | slow, 1.0)
     assert (first.event["round"], first.event["members"]) == (1, ["a", "b"])
-    (second,) = monitor.settle(swarm("a", "b", "c", round=2), 1.5)
+    (second,) = monitor.finished_rounds(swarm("a", "b", "c", round=2), 1.5)
     assert (second.event["round"], second.event["members"]) == (2, ["a", "b", "c"])
 
 
 def test_a_round_does_not_wait_for_ever() -> None:
     monitor = Monitor()
     records = swarm("a", "b", round=1) | {"c": told("c", round=0)}
-    assert monitor.settle(records, 0.0) == []
-    (settled,) = monitor.settle(records, SETTLE_S + 0.1)
+    assert monitor.finished_rounds(records, 0.0) == []
+    (settled,) = monitor.finished_rounds(records, SETTLE_S + 0.1)
     assert settled.event["members"] == ["a", "b"]
 
 
 class Run:
-    """Rounds of a swarm under a helm."""
+    """Rounds of a swarm whose owner's decisions are made by SwarmControl."""
 
     def __init__(self) -> None:
         self.monitor, self.now = Monitor(), 1000.0
-        self.helm = Helm(members={}, banned=[], clock=lambda: self.now)
+        self.control = SwarmControl(members={}, banned=[], clock=lambda: self.now)
 
     def round(self, number: int, loss: float, *, rollbacks: int = 0, **fields: Any) -> list[dict[str, Any]]:
         self.now += 10.0
         records = swarm("a", "b", "c", "d", round=number, loss=2 * loss, rollbacks=rollbacks, **fields)
-        self.helm.see(records)
-        (settled,) = self.monitor.settle(records, self.now)
+        self.control.see(records)
+        (settled,) = self.monitor.finished_rounds(records, self.now)
         assert settled.place == Place(rollbacks, number)
-        return self.helm.judge(settled, records)
+        return self.control.judge(settled, records)
 
 
 def test_a_loss_that_explodes_sends_the_swarm_back_to_the_last_good_round() -> None:
@@ -112,18 +112,18 @@ def test_a_loss_that_explodes_sends_the_swarm_back_to_the_last_good_round() -> N
     for number in range(1, 6):
         assert run.round(number, 2.0 - number / 10) == []
     # the exchange that ended round 5 was poisoned: round 6 trains on a bad state
-    assert run.round(6, 50.0, odd=["Qmd"]) == [
+    assert run.round(6, 50.0, odd=["Qmd"])[1:] == [
         {"event": "kicked", "peer": "d", "reason": "the loss rose to 50"},
         {"event": "rollback", "to_round": 4, "reason": "the loss rose to 50"},
     ]
-    order = run.helm.take_order()
+    order = run.control.current_commands()
     assert order.rollback is not None
     assert (order.rollback.number, order.rollback.to_round, order.rollback.hash) == (1, 4, "h4")
     assert (order.banned, order.aggregation, order.stop) == (["d"], "robust", False)
     assert run.round(7, 60.0) == [], "whoever has not followed yet is not judged"
     assert run.round(4, 60.0, rollbacks=1) == [], "nor who has just done so, and tells of the round before"
     assert run.round(5, 1.6, rollbacks=1) == []
-    assert not run.helm.is_new
+    assert not run.control.is_new
 
 
 def test_a_swarm_that_explodes_again_and_again_is_stopped() -> None:
@@ -135,45 +135,59 @@ def test_a_swarm_that_explodes_again_and_again_is_stopped() -> None:
         events = run.round(4, math.inf, rollbacks=again)
         assert [event["to_round"] for event in events] == [2]
     assert "stops" in events[-1]["reason"]
-    assert run.helm.take_order().stop
+    assert run.control.current_commands().stop
 
 
 def test_what_peers_no_longer_have_comes_from_a_checkpoint() -> None:
     run = Run()
-    run.helm.saved(1, "kept")
+    run.control.saved(1, "kept")
     for number in range(1, 4):
         run.round(number, 2.0)
     events = run.round(20, math.inf)
     assert [event["to_round"] for event in events] == [1]
-    order = run.helm.take_order()
+    order = run.control.current_commands()
     assert order.rollback is not None and order.rollback.hash == "kept"
 
 
-def test_whoever_most_complain_of_for_three_rounds_is_sent_away() -> None:
+def test_whoever_most_complain_of_in_three_rounds_is_sent_away_and_told_of_at_the_first() -> None:
     run = Run()
-    assert run.round(1, 2.0, odd=["Qmd"]) == run.round(2, 2.0, odd=["Qmd"]) == []
-    assert run.round(3, 2.0) == []
-    assert run.round(4, 2.0, odd=["Qmd"]) == run.round(5, 2.0, odd=["Qmd"]) == []
-    assert [event["peer"] for event in run.round(6, 2.0, odd=["Qmd"])] == ["d"]
-    assert run.helm.take_order().banned == ["d"]
-    assert run.helm.take_order().rollback is None
+    (first,) = run.round(1, 2.0, odd=["Qmd"])
+    assert first == {"event": "reported", "peer": "d", "round": 1, "by": ["a", "b", "c"], "of": 3}
+    assert run.round(2, 2.0) == run.round(3, 2.0, odd=["Qmd"]) == []
+    (sent,) = run.round(4, 2.0, odd=["Qmd"])
+    assert (sent["event"], sent["peer"], [mark["round"] for mark in sent["evidence"]]) == ("kicked", "d", [1, 3, 4])
+    assert sent["reason"] == "other peers reported its updates as outliers in rounds 1, 3, 4"
+    assert run.control.current_commands().banned == ["d"]
+    assert run.control.current_commands().rollback is None
+
+
+def test_what_was_rolled_back_earns_nothing() -> None:
+    run = Run()
+    for number in range(1, 4):
+        run.round(number, 2.0)
+    run.round(4, math.inf)
+    undone = Monitor().finished_rounds(swarm("a", "b", round=4), run.now)[0]
+    assert run.control.credit(undone) == {}
+    again = Monitor().finished_rounds(swarm("a", "b", round=4, rollbacks=1), run.now)[0]
+    assert run.control.credit(again) == {"a": 16, "b": 16}
 
 
 def test_half_of_the_swarm_is_never_sent_away() -> None:
     run = Run()
     for number in range(1, 4):
         run.round(number, 2.0)
-    assert [event["event"] for event in run.round(4, math.inf, odd=["Qmc", "Qmd"])] == ["rollback"]
+    events = [event["event"] for event in run.round(4, math.inf, odd=["Qmc", "Qmd"])]
+    assert "kicked" not in events and events[-1] == "rollback"
 
 
 def test_versions_of_orders_grow() -> None:
     run = Run()
-    first = run.helm.take_order()
+    first = run.control.current_commands()
     run.now += 1
-    run.helm.kick("b", "why not")
-    assert run.helm.kick("b", "again") == []
-    second = run.helm.take_order()
+    run.control.kick("b", "why not")
+    assert run.control.kick("b", "again") == []
+    second = run.control.current_commands()
     assert second.version > first.version
     assert second.banned == ["b"]
-    run.helm.set_members({"c": "key"}, [])
-    assert run.helm.is_new and run.helm.take_order().banned == []
+    run.control.set_members({"c": "key"}, [])
+    assert run.control.is_new and run.control.current_commands().banned == []

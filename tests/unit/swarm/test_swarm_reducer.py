@@ -22,8 +22,8 @@ def _imports() -> None:
     from hivemind.compression import CompressionInfo, NoCompression
     from hivemind.proto import runtime_pb2
 
-    from shoal.swarm.reducer import Combine, GuardedReducer
-    from shoal.swarm.wire import BadTensor, open_tensor
+    from shoal.swarm.averaging.reducer import Combine, GuardedReducer
+    from shoal.swarm.averaging.wire import BadTensor, open_tensor
 
 
 def seal(number: int, average: torch.Tensor) -> Any:
@@ -33,7 +33,7 @@ def seal(number: int, average: torch.Tensor) -> Any:
 async def send(
     reducer: GuardedReducer, sender: int, parts: list[torch.Tensor], weight: float = 1.0
 ) -> list[torch.Tensor]:
-    """As a runner does: a sender whose part is refused has failed."""
+    """Send like a runner: a sender whose part is refused has failed."""
     got = []
     for number, part in enumerate(parts):
         try:

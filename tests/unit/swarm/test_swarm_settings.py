@@ -1,4 +1,4 @@
-"""What a peer needs to know: checked, and said in one line where it is wrong."""
+"""Settings of a peer: checked, with one line for each mistake."""
 
 from __future__ import annotations
 

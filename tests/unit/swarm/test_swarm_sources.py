@@ -20,11 +20,11 @@ pytestmark = needs("hivemind")
 
 @pytest.fixture(autouse=True, scope="module")
 def _imports() -> None:
-    global snapshots, Settings, Shelf, from_server, State, state_hash
-    from shoal.swarm import snapshots
+    global states, Settings, LocalStates, from_server, State, state_hash
+    from shoal.swarm import states
+    from shoal.swarm.averaging.wire import State, state_hash
     from shoal.swarm.settings import Settings
-    from shoal.swarm.sources import Shelf, from_server
-    from shoal.swarm.wire import State, state_hash
+    from shoal.swarm.sources import LocalStates, from_server
 
 
 def state(round: int = 7, size: int = 20_000) -> State:
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     kept = state()
-    with Server(snapshots.write(tmp_path / "kept", kept), kept) as server:
+    with Server(states.write(tmp_path / "kept", kept), kept) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -109,49 +109,49 @@ def test_a_server_that_refuses_or_is_gone_is_no_reason_to_stop(server: Server):
 
 
 def test_the_shelf_keeps_the_last_states_and_finds_them_again(tmp_path: Path):
-    shelf = Shelf(str(tmp_path))
-    assert shelf.newest() is None
+    local = LocalStates(str(tmp_path))
+    assert local.newest() is None
     for number in range(10):
-        shelf.keep(state(number, size=10), 0)
-    newest = shelf.newest()
+        local.keep(state(number, size=10), 0)
+    newest = local.newest()
     assert newest is not None and newest[0].round == 9 and newest[1] == 0
-    assert shelf.of_round(2, None) is None
-    kept = shelf.of_round(8, state(8, size=10).hash)
+    assert local.of_round(2, None) is None
+    kept = local.of_round(8, state(8, size=10).hash)
     assert kept is not None and kept.round == 8
-    assert shelf.of_round(8, "another") is None
+    assert local.of_round(8, "another") is None
 
 
 def test_after_a_rollback_the_earlier_round_is_the_newest(tmp_path: Path):
-    shelf = Shelf(str(tmp_path))
-    shelf.keep(state(9, size=10), 0)
-    shelf.keep(state(5, size=10), 1)
-    newest = shelf.newest()
+    local = LocalStates(str(tmp_path))
+    local.keep(state(9, size=10), 0)
+    local.keep(state(5, size=10), 1)
+    newest = local.newest()
     assert newest is not None and (newest[0].round, newest[1]) == (5, 1)
 
 
 def test_a_broken_state_on_disk_is_passed_over(tmp_path: Path):
-    shelf = Shelf(str(tmp_path))
-    shelf.keep(state(1, size=10), 0)
-    shelf.keep(state(2, size=10), 0)
+    local = LocalStates(str(tmp_path))
+    local.keep(state(1, size=10), 0)
+    local.keep(state(2, size=10), 0)
     for file in (tmp_path / "states" / f"{0:06}-{2:012}").iterdir():
         file.write_bytes(b"")
-    newest = shelf.newest()
+    newest = local.newest()
     assert newest is not None and newest[0].round == 1
-    assert shelf.of_round(2, None) is None, "a rollback then asks the server"
+    assert local.of_round(2, None) is None, "a rollback then asks the server"
 
 
 def test_a_swarm_that_is_resumed_counts_its_rollbacks_anew_and_its_states_stay(tmp_path: Path):
-    shelf = Shelf(str(tmp_path))
+    local = LocalStates(str(tmp_path))
     for number in range(6):
-        shelf.keep(state(number, size=10), 1)
+        local.keep(state(number, size=10), 1)
     for path in (tmp_path / "states").iterdir():
         os.utime(path, (1.0, 1.0))
-    shelf.keep(state(3, size=10), 0)
-    newest = shelf.newest()
+    local.keep(state(3, size=10), 0)
+    newest = local.newest()
     assert newest is not None and (newest[0].round, newest[1]) == (3, 0)
 
 
 def test_without_a_folder_nothing_is_kept():
-    shelf = Shelf(None)
-    shelf.keep(state(), 0)
-    assert shelf.newest() is None
+    local = LocalStates(None)
+    local.keep(state(), 0)
+    assert local.newest() is None

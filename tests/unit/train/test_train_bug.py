@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from shoal.agent.bugs import capsules_in, holds_capsules  # noqa: E402
+from shoal.agent.data.bug_capsules import capsules_in, holds_capsules  # noqa: E402
 from shoal.sdk.saving import layout  # noqa: E402
 from shoal.sdk.saving.rng import packed, raw_rng_state, set_rng_state  # noqa: E402
 from shoal.train import Params, Trainer  # noqa: E402
@@ -96,7 +96,7 @@ def failed(trainer, error):
 
 def test_a_loss_that_is_not_finite_ends_the_training_with_the_reason(here):
     error, capsule = failed(make(), NonFiniteLoss)
-    assert str(error) == "the loss of step 3 is nan; the batch holds 1 values in 0 that are not finite either"
+    assert str(error) == "the loss of step 3 is nan; the batch has 1 values in 0 that are not finite either"
     about = json.loads((capsule / "capsule.json").read_text())
     assert (about["step"], about["rank"], about["trainer"]["seen"]) == (3, 0, 8)
     assert about["error"]["type"] == "NonFiniteLoss" and about["problems"] == [] and about["non_finite"] == []
@@ -190,7 +190,7 @@ def test_another_exception_is_told_apart(here, monkeypatch, capfd):
     monkeypatch.setenv("SHOAL_REPLAY", str(capsule))
     with pytest.raises(AttributeError):
         make(Typo).fit()
-    assert "Another exception than in the run: AttributeError" in capfd.readouterr().err
+    assert "A different exception than in the run: AttributeError" in capfd.readouterr().err
 
 
 def test_a_model_of_another_shape_is_refused_in_words(here, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_model_of_another_shape_is_refused_in_words(here, monkeypatch):
     monkeypatch.setenv("SHOAL_REPLAY", str(capsule))
     other = make()
     other.model = torch.nn.Linear(2, 2)
-    with pytest.raises(UsageError, match="not the one of the capsule"):
+    with pytest.raises(UsageError, match="not match the one in the capsule"):
         other.fit()
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_a_warning_and_nothing_more(tmp_path, caplog):
     (tmp_path / "bug").write_text("a file is in the way")
     with caplog.at_level(logging.WARNING):
         assert save(tmp_path / "bug") is None
-    assert "could not be kept" in caplog.text
+    assert "could not be saved" in caplog.text
 
 
 def test_a_batch_that_cannot_be_pickled_leaves_the_rest(tmp_path):

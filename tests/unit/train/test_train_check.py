@@ -36,9 +36,9 @@ def test_all_problems_are_told_at_once(tmp_path):
         "there is no file",
         "b.jsonl, sample 0: it has the keys text, not label, text",
         "c.jsonl, line 2 is not JSON",
-        "d.jsonl holds no samples",
+        "d.jsonl has no samples",
         "e.jsonl, sample 0: it['text'] is a number, not text",
-        "f.pkl is not a whole .pkl file",
+        "f.pkl is not a valid .pkl file",
     ):
         assert words in said
 

@@ -1,49 +1,41 @@
-"""Curves as PNG files: what is drawn is what was logged."""
+"""Curves as files: what is drawn is what was logged."""
 
 from __future__ import annotations
 
 import json
 import struct
-import zlib
+from xml.etree import ElementTree
 
 import pytest
 
+from shoal.core.errors import MissingExtra
+from shoal.testing.extras import needs
 from shoal.train import figures
-from shoal.train.canvas import WHITE, Canvas
-
-INK = (0, 0, 0)
 
 
-def pixels(data):
-    """(width, height, rows of RGB) of a PNG as we write it."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, body, size = 8, b"", (0, 0)
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at : at + 8])
-        chunk = data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(kind + chunk)
-        size = struct.unpack(">II", chunk[:8]) if kind == b"IHDR" else size
-        body += chunk if kind == b"IDAT" else b""
-        at += 12 + length
-    plain, (width, height) = zlib.decompress(body), size
-    row = 1 + 3 * width
-    assert len(plain) == row * height
-    return width, height, [plain[y * row + 1 : (y + 1) * row] for y in range(height)]
+def parse(data):
+    """Root of an SVG; the namespace is left out of the names."""
+    root = ElementTree.fromstring(data)
+    for element in root.iter():
+        element.tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
+    return root
 
 
-def curve_rows(data):
-    """Column → rows the curve's colour is in."""
-    width, _, rows = pixels(data)
-    colour = bytes(figures._CURVE)
-    return {x: [y for y, row in enumerate(rows) if row[3 * x : 3 * x + 3] == colour] for x in range(width)}
+def curve(data):
+    """Points (x, y) of the curve, y downwards."""
+    return [tuple(map(int, p.split(","))) for p in parse(data).find("polyline").get("points").split()]
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Let matplotlib appear not to be installed."""
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
 
 
 def test_a_falling_loss_falls_in_the_picture():
-    found = {x: ys for x, ys in curve_rows(figures.chart("loss", [(i, 100.0 - i) for i in range(50)])).items() if ys}
-    columns = sorted(found)
-    assert len(columns) > 700
-    middle = [min(found[x]) for x in columns]
-    assert middle == sorted(middle) and middle[-1] - middle[0] > 300
+    found = curve(figures.chart("loss", [(i, 100.0 - i) for i in range(50)]))
+    assert [x for x, _ in found] == sorted(x for x, _ in found) and found[-1][0] - found[0][0] > 700
+    assert [y for _, y in found] == sorted(y for _, y in found) and found[-1][1] - found[0][1] > 300
 
 
 def test_files_are_named_after_the_series_and_the_width(tmp_path):
@@ -54,10 +46,10 @@ def test_files_are_named_after_the_series_and_the_width(tmp_path):
     }
     made = figures.draw(tmp_path / "run.1", series, smooth=(1, 256))
     assert [p.name for p in made] == [
-        "run.1.train.loss.png", "run.1.train.loss.smoothed_256.png", "run.1.f1.score.png", "run.1.f1.score.smoothed_256.png",
+        "run.1.train.loss.svg", "run.1.train.loss.smoothed_256.svg", "run.1.f1.score.svg", "run.1.f1.score.smoothed_256.svg",
     ]  # fmt: skip
     for path in made:
-        assert pixels(path.read_bytes())[:2] == (900, 540)
+        assert parse(path.read_bytes()).get("viewBox") == "0 0 900 540"
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
@@ -82,22 +74,35 @@ def test_ticks_are_round_and_within():
 def test_many_points_of_one_column_keep_their_extremes():
     points = [(i, 1.0) for i in range(20_000)]
     points[10_000] = (10_000, 9.0)
-    highest = min(min(ys) for ys in curve_rows(figures.chart("spike", points)).values() if ys)
-    assert highest < 70, "the spike reaches the top"
+    found = curve(figures.chart("spike", points))
+    assert min(y for _, y in found) < 70, "the spike reaches the top"
+    assert len(found) < 3200, "at most four points for each column of pixels"
 
 
 def test_a_constant_series_and_a_single_point_can_be_drawn():
     for points in ([(0.0, 5.0)] * 3, [(1e9, -2.0)]):
-        assert any(curve_rows(figures.chart("flat", points)).values())
+        circle = parse(figures.chart("flat", points)).find("circle")
+        assert 96 < int(circle.get("cx")) < 876 and 48 < int(circle.get("cy")) < 484
 
 
-def test_letters_are_where_they_should_be():
-    canvas = Canvas(20, 10)
-    canvas.text(1, 1, "L", INK)
-    assert [canvas.colour_at(1, y) for y in range(1, 8)] == [INK] * 7
-    assert [canvas.colour_at(x, 7) for x in range(1, 6)] == [INK] * 5
-    assert canvas.colour_at(3, 3) == WHITE and canvas.colour_at(7, 7) == WHITE
-    canvas.text(100, 100, "é", INK)  # outside, and no ASCII
+def test_a_title_is_only_text():
+    root = parse(figures.chart("a<script>&\x00\x1b é", [(0, 1.0), (1, 2.0)]))
+    assert "a<script>& é" in [text.text for text in root.iter("text")] and root.find("script") is None
+
+
+@needs("matplotlib")
+def test_matplotlib_draws_png_files(tmp_path):
+    made = figures.draw(tmp_path / "run", {"train.$x^{": [(0, 2.0), (1, 1.0)], "one": [(3, 4.0)]}, [1], ".png")
+    assert [path.name for path in made] == ["run.train..x.png", "run.one.png"]
+    for path in made:
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG") and struct.unpack(">II", data[16:24]) == (900, 540)
+
+
+def test_a_png_without_matplotlib_names_the_extra(plain):
+    with pytest.raises(MissingExtra) as error:
+        figures.chart("loss", [(0, 1.0)], ".png")
+    assert "shoal-train[figures]" in (error.value.hint or "")
 
 
 @pytest.fixture
@@ -126,7 +131,7 @@ def test_a_run_is_read_as_one_history(run_dir):
 def test_the_command_draws_what_it_is_asked_for(run_dir, tmp_path, capsys):
     out = tmp_path / "out"
     code = figures.main([str(run_dir), "--lines", "train.loss", "--x-from", "10", "--smooth", "1", "--out", str(out)])
-    assert code == 0 and capsys.readouterr().out.splitlines() == [str(out / "run.train.loss.png")]
+    assert code == 0 and capsys.readouterr().out.splitlines() == [str(out / "run.train.loss.svg")]
     assert figures.main([str(run_dir), "--lines", "train.los"]) == 3
-    assert "there is: eval.error, train.loss" in capsys.readouterr().err
+    assert "available: eval.error, train.loss" in capsys.readouterr().err
     assert figures.main([str(tmp_path / "nowhere")]) == 3

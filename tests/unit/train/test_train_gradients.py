@@ -11,13 +11,13 @@ from shoal.core.errors import UsageError
 torch = pytest.importorskip("torch")
 
 from shoal.train.ema import Ema  # noqa: E402
-from shoal.train.gradients import Gradient, Tally, non_finite, sample_count  # noqa: E402
+from shoal.train.gradients import Gradient, StepTotals, non_finite, sample_count  # noqa: E402
 from shoal.train.optim import make_optimizer  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
 
 def gradient_of(batches, true_gradient):
-    """Of loss = mean(w·x) over mini-batches of one worker."""
+    """Return the gradient of loss = mean(w·x) over mini-batches of one worker."""
     weight = torch.zeros(1, requires_grad=True)
     rule = Gradient(by_sample=true_gradient, world_size=1)
     for batch in batches:
@@ -38,7 +38,7 @@ def test_the_true_gradient_is_that_of_one_large_batch(values):
 
 @pytest.mark.parametrize(("by_sample", "loss"), [(True, 2.5), (False, 2.0)])
 def test_the_loss_of_a_step_weighs_samples_or_mini_batches(by_sample, loss):
-    tally = Tally(by_sample=by_sample)
+    tally = StepTotals(by_sample=by_sample)
     tally.add(1.0, 1, {"accuracy": 0.0})
     tally.add(3.0, 3, {"accuracy": 1.0})
     assert tally.over_all(None, 1) == (4, loss)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
@@ -76,7 +77,21 @@ def test_the_edit_distance_is_that_of_its_definition(one, other):
         same = distance(i - 1, j - 1) + (one[i - 1] != other[j - 1])
         return min(same, distance(i - 1, j) + 1, distance(i, j - 1) + 1)
 
-    assert measure.edit_distance(one, other) == distance(len(one), len(other)) == measure.edit_distance(other, one)
+    wanted = distance(len(one), len(other))
+    for library in {find_spec("rapidfuzz") is not None, False}:
+        with pytest.MonkeyPatch.context() as patch:
+            if not library:
+                patch.setattr(measure, "_library_distance", lambda: None)
+            for kind in (list, "".join, lambda text: [[c] for c in text]):
+                assert (
+                    measure.edit_distance(kind(one), kind(other))
+                    == wanted
+                    == measure.edit_distance(kind(other), kind(one))
+                )
+
+
+def test_different_values_with_the_same_hash_are_different():
+    assert hash(-1) == hash(-2) and measure.edit_distance([-1, 5], [-2, 5]) == 1
 
 
 def test_error_rates():

@@ -1,4 +1,4 @@
-"""What is looked at before a training starts, and the words it is refused with."""
+"""Checks before a training starts, and the messages it is refused with."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class Known(Host):
 
     answers = {}
 
-    def look(self, asked):
+    def examine(self, asked):
         return FINE | self.answers.get(self.address, {})
 
 
@@ -73,14 +73,14 @@ def test_a_machine_without_gpus_is_refused_as_e2(machines):
 def test_gpus_in_use_or_absent_are_refused_by_number(machines):
     (place,) = machines(a={"gpus": {"0": 3, "1": 9000, "2": 4}})
     told = problem([place._replace(slots=(0, 1, 5))], Needs(gpus=True))
-    assert "E2: GPU 1, 5 in use or not there; free are [0, 2]" in told
+    assert "E2: GPU 1, 5 in use or missing; free GPUs: [0, 2]" in told
     (ready,) = check([place._replace(slots=(0, 1))], Needs(gpus=True, check_gpus=False))
     assert ready.place.slots == (0, 1)
 
 
 def test_too_few_free_gpus_are_refused_with_how_many_there_are(machines):
     told = problem(machines(a={"gpus": {"0": 3, "1": 9000}}), Needs(gpus=True, workers=2))
-    assert "E2: 2 GPUs are needed and 1 can be had" in told
+    assert "E2: 2 GPUs are needed, but only 1 available" in told
 
 
 def test_everything_that_is_wrong_with_every_machine_is_told_at_once(machines):
@@ -101,7 +101,7 @@ def test_the_interface_is_that_of_the_address_among_servers(machines):
 def test_an_interface_that_cannot_be_told_is_refused_as_e4(machines):
     many = {"interfaces": {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "10.1.0.5"}}
     told = problem(machines(node_a=many, node_b=many), Needs())
-    assert "E4: which network interface has the address node.a cannot be told; there are eth0, eth1, lo" in told
+    assert "E4: cannot determine the network interface with the address node.a; there are eth0, eth1, lo" in told
     assert "set net_name" in told
 
 

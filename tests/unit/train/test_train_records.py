@@ -70,6 +70,6 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path):
 def test_a_file_that_is_cut_off_is_refused_with_the_record(tmp_path, cut):
     whole = struct.pack("<i", 3) + b"abc" + struct.pack("<i", 4) + b"defg"
     (tmp_path / "a.bin").write_bytes(whole[:-cut])
-    with pytest.raises(UsageError, match="record 1, which begins at byte 7") as caught:
+    with pytest.raises(UsageError, match="record 1, which starts at byte 7") as caught:
         RecordReader(tmp_path / "a.bin")
     assert "again" in str(caught.value.hint)

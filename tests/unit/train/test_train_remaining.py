@@ -1,4 +1,4 @@
-"""How long a pool of tasks still takes."""
+"""Estimated time left of a pool of tasks."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def test_values_of_the_wrong_type_and_near_misses_are_told(trial, capsys):
         Mine()
     trial(hiden=7)
     assert Mine(hidden=1).hidden == 1
-    assert "the sweep sets hiden, which is no field of Mine; did you mean hidden?" in capsys.readouterr().err
+    assert "the sweep sets hiden, which is not a field of Mine; did you mean hidden?" in capsys.readouterr().err
 
 
 def test_a_model_that_is_too_large_is_skipped_in_a_sweep_and_refused_elsewhere(trial, monkeypatch, capsys):

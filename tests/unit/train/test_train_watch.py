@@ -1,4 +1,4 @@
-"""Where time and memory go: measured with a clock of the test's own."""
+"""Use of time and memory, measured with a clock of the test's own."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from shoal.sdk.saving import layout  # noqa: E402
 from shoal.train import Model, Params, Predictor, Range, Trainer  # noqa: E402
 from shoal.train.bug import NonFiniteLoss  # noqa: E402
+from shoal.train.state import MOST_FIGURES, State  # noqa: E402
 
 SIZE = 40
 X = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(1))
@@ -75,6 +76,24 @@ def test_it_learns_and_tells(tmp_path):
     steps = recorded(tmp_path, "s")
     assert steps[-1]["i"] == 100
     assert steps[0]["v"]["double"] == pytest.approx(2 * steps[0]["v"]["loss"])
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert any(name.endswith(".train.double.svg") for name in drawn), drawn
+
+
+def test_figures_of_train_batch_are_kept_with_the_checkpoint_and_few_names_only():
+    state = State()
+    for step in range(3):
+        state.seen += 8
+        state.note_figures({"double": 2.0 * step} | {f"f{n}": 0.0 for n in range(100)})
+    assert len(state.figures) == MOST_FIGURES and list(state.figures["double"]) == [(8, 0.0), (16, 2.0), (24, 4.0)]
+    other = State()
+    other.load_state_dict(state.state_dict())
+    assert {name: list(points) for name, points in other.figures.items()} == {
+        n: list(p) for n, p in state.figures.items()
+    }
+    earlier = {name: value for name, value in state.state_dict().items() if name != "figures"}
+    other.load_state_dict(earlier)
+    assert other.figures == {}
 
 
 def test_the_learning_rate_is_that_of_the_samples_seen_after_the_step(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from shoal.train import Params, Trainer  # noqa: E402
-from shoal.train.gradients import Gradient, Tally  # noqa: E402
+from shoal.train.gradients import Gradient, StepTotals  # noqa: E402
 from shoal.train.precision import Precision  # noqa: E402
 
 functional = torch.nn.functional
@@ -51,7 +51,7 @@ def in_parts(split, batch, precision, *, by_sample):
     models, tallies = [network() for _ in split], []
     at = 0
     for model, counts in zip(models, split, strict=True):
-        tally = Tally(by_sample=by_sample)
+        tally = StepTotals(by_sample=by_sample)
         for count in counts:
             x, y = batch[0][at : at + count], batch[1][at : at + count]
             at += count

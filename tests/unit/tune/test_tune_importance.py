@@ -1,4 +1,4 @@
-"""Which parameters matter."""
+"""Importance of parameters."""
 
 import random
 

@@ -97,7 +97,7 @@ def test_failures_are_told_and_the_rest_goes_on(capfd):
     found = shoal.sweep(fails, {"x": [0, 1, 2, 3]})
     assert states(found) == ["done", "failed", "failed", "failed"]
     assert found.trials[1].reason == "ValueError: no such thing"
-    assert "killed by signal 9" in found.trials[2].reason and "told no value" in found.trials[3].reason
+    assert "killed by signal 9" in found.trials[2].reason and "reported no value" in found.trials[3].reason
     said = capfd.readouterr().err
     assert "Traceback" in said and "2 of 4: trial 1  failed  -  x=1  (ValueError: no such thing)" in said
 
@@ -113,9 +113,9 @@ def test_when_the_first_three_fail_it_gives_up():
 @pytest.mark.parametrize(
     ("space", "options", "message"),
     [
-        ({}, {}, "say what to try"),
+        ({}, {}, "there are no values to try"),
         ({"x": []}, {}, "x has no values"),
-        ({"x": "3:1"}, {}, "x: 3:1 is no range"),
+        ({"x": "3:1"}, {}, "x: 3:1 is not a range"),
         ({"x": "1:3"}, {}, "say how many trials"),
         ({"x": [1]}, {"parallel": 0}, "parallel: Input should be"),
         ({"x": [1]}, {"accels": 2, "url": "http://x"}, "takes no accels, url"),
@@ -144,11 +144,38 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:
-        children = [int(run.stdout.readline()) for _ in range(2)]
-        run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        try:
+            children = [int(run.stdout.readline()) for _ in range(2)]
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate(timeout=60)
+        finally:
+            run.kill()  # if it hangs; its children end with it
     assert run.returncode != 0 and said.strip().endswith("KeyboardInterrupt")
     assert [pid for pid in children if runs(pid)] == []
+
+
+def test_ctrl_c_is_not_lost_where_python_drops_exceptions(tmp_path):
+    script = tmp_path / "local.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, sys, shoal
+            class Dropped:
+                def __del__(self):
+                    os.kill(os.getpid(), signal.SIGINT)
+            class Output:
+                def write(self, text):
+                    sys.stderr = sys.__stderr__
+                    Dropped()
+                def flush(self):
+                    pass
+            sys.stderr = Output()
+            shoal.sweep(lambda params: params["x"] and signal.pause(), {"x": [0, 1]}, parallel=1)
+            """
+        )
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0 and run.stderr.strip().endswith("KeyboardInterrupt")
 
 
 def runs(pid: int) -> bool:

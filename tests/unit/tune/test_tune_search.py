@@ -13,7 +13,7 @@ from shoal.core.jobs import JobSpec
 from shoal.core.sweeps import Between, Choice, SweepSpec, TrialState
 from shoal.tune.curve import Curve
 from shoal.tune.memo import trial_key
-from shoal.tune.prune import Board, Rungs, bracket_of
+from shoal.tune.prune import RungResults, Rungs, bracket_of
 from shoal.tune.search import Searcher, Tried
 
 JOB = JobSpec(name="t", entry=["train.py"], source_id="s1")
@@ -36,9 +36,9 @@ def loss(params):
 
 
 def is_lost(trial, reports, rungs, direction, brackets=1):
-    board = Board(rungs, direction, brackets)
+    board = RungResults(rungs, direction, brackets)
     for number, values in reports.items():
-        board.tell(number, Curve.of(values, direction))
+        board.add(number, Curve.of(values, direction))
     return board.loss(trial) is not None
 
 
@@ -175,7 +175,7 @@ def test_a_grid_ends_and_may_be_cut_short():
     [
         ({"search": "grid"}, "give lr, layers as a list"),
         ({"trials": None}, "say how many trials"),
-        ({"space": {"a": Choice(values=[1], group="g"), "b": Choice(values=[1, 2], group="g")}}, "hand in hand"),
+        ({"space": {"a": Choice(values=[1], group="g"), "b": Choice(values=[1, 2], group="g")}}, "varied together"),
     ],
 )
 def test_a_sweep_that_cannot_work_is_refused(given, words):
@@ -211,22 +211,22 @@ def test_one_bad_beginning_is_forgiven_but_not_two():
 def test_told_bit_by_bit_the_board_knows_what_it_would_from_the_whole(seed, brackets, direction):
     drawn = random.Random(seed)
     reports = {n: [] for n in range(12)}
-    board = Board(Rungs(1, 3), direction, brackets)
+    board = RungResults(Rungs(1, 3), direction, brackets)
     for _ in range(80):
         trial = drawn.randrange(12)
         if drawn.random() < 0.05:
             board.forget(trial)
             reports[trial] = []
         reports[trial] = [*reports[trial], drawn.choice([drawn.random(), float("nan")])]
-        board.tell(trial, Curve.of(reports[trial], direction))
+        board.add(trial, Curve.of(reports[trial], direction))
     for trial in reports:
         assert (board.loss(trial) is not None) == is_lost(trial, reports, Rungs(1, 3), direction, brackets)
 
 
 def test_why_a_trial_is_lost_can_be_said():
-    board = Board(Rungs(1, 3), "max")
+    board = RungResults(Rungs(1, 3), "max")
     for trial, values in enumerate([[0.1, 0.3, 0.2], [0.9], [0.5], [0.7], [0.2, 0.2, 0.1]]):
-        board.tell(trial, Curve.of(values, "max"))
+        board.add(trial, Curve.of(values, "max"))
     assert board.loss(0) is None, "the best at the second rung"
     assert board.loss(2) is None, "it has come to one rung only"
     assert board.loss(4) == (3, 0.2, 0.3)

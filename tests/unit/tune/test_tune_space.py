@@ -1,4 +1,4 @@
-"""What people type becomes a space, and a grid is counted through in the order they expect."""
+"""Parsing of search spaces, and the order in which a grid is enumerated."""
 
 from __future__ import annotations
 

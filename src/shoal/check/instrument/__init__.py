@@ -1,1 +1,1 @@
-"""The few SDK lines a plain training script lacks, put in place without touching anything else of it."""
+"""Insertion of the SDK's lines into a plain training script; all other lines stay unchanged."""

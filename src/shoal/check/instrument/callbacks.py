@@ -1,4 +1,4 @@
-"""Trainers that take callbacks: Hugging Face and Lightning."""
+"""Insertion of callbacks into the Trainers of Hugging Face and Lightning."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def add_lightning_callback(module: Module, patch: Patch) -> None:
 
 
 def _add_to_all(patch: Patch, calls: list[ast.Call], callback: str) -> None:
-    # `super().__init__(…)` of a class of one's own is not among them: its instances are.
+    # For a subclass of Trainer, `calls` has the calls that create instances, not its `super().__init__(…)`.
     for call in calls:
         if has_unpacking(call) and keyword_of(call, "callbacks") is None:
             raise Refused(
-                f"The Trainer in line {call.lineno} takes its arguments from elsewhere (`**`), so they may have callbacks already.",
-                hint=f"Add {callback} to its callbacks by hand.",
+                f"The Trainer in line {call.lineno} unpacks its arguments (`**`), so they may already contain callbacks.",
+                hint=f"Add {callback} to its callbacks yourself.",
             )
         _add(patch, call, callback)
 
@@ -50,7 +50,7 @@ def _add(patch: Patch, call: ast.Call, callback: str) -> None:
 
 
 def _add_argument(patch: Patch, call: ast.Call, text: str) -> None:
-    """As the arguments stand: all on one line, or each on its own."""
+    """Add an argument to a call in the layout of the others: all on one line, or each on its own line."""
     arguments = [*call.args, *(k.value for k in call.keywords)]
     if not arguments:
         patch.inside(call, text)

@@ -1,4 +1,4 @@
-"""Edits of a text by place: whole lines above and below statements, and words inside of them. What is not edited stays as it is."""
+"""Edits of a script by position: whole lines above and below statements, and text inside them. All else stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,17 +14,31 @@ class Patch:
         self._lines = module.text.splitlines(keepends=True)
         self.newline = "\r\n" if self._lines and self._lines[0].endswith("\r\n") else "\n"
         self._edits: list[tuple[int, int, int, str, int]] = []
-        """(line from 0, character, order of asking, what to put there, how many characters it replaces)"""
+        """List of (line from 0, column, sequence number, new text, number of characters it replaces)."""
 
     def before(self, statement: ast.stmt, *lines: str) -> None:
-        """New lines above a statement, as far in as it is."""
-        self._whole_lines(statement, (_first_line(statement)) - 1, lines)
+        """Insert simple statements above a statement, with its indentation; on its line if another one precedes it there."""
+        if self._is_first(statement):
+            self._whole_lines(statement, (_first_line(statement)) - 1, lines)
+        else:
+            for line in lines:
+                self.inline(statement, f"{line}; ")
 
     def after(self, statement: ast.stmt, *lines: str) -> None:
-        self._whole_lines(statement, statement.end_lineno or statement.lineno, lines)
+        """Insert simple statements below a statement; on its line if others stand beside it there."""
+        if self.is_alone(statement):
+            self._whole_lines(statement, statement.end_lineno or statement.lineno, lines)
+        else:
+            self.inline(statement, "".join(f"; {line}" for line in lines), end=True)
+
+    def is_alone(self, statement: ast.stmt) -> bool:
+        """Return whether no other statement (or head of a loop) is on the lines of a statement."""
+        last = self._lines[(statement.end_lineno or 1) - 1].encode()
+        rest = last[statement.end_col_offset :].decode().strip()
+        return self._is_first(statement) and (rest == "" or rest.startswith("#"))
 
     def at_top(self, *lines: str) -> None:
-        """Above all statements, below the docstring and `from __future__`."""
+        """Insert lines above all statements, but below the docstring and `from __future__` imports."""
         body = self._module.tree.body
         at = 0
         for statement in body:
@@ -36,22 +50,23 @@ class Patch:
         self._put(at, 0, "".join(line + self.newline for line in lines))
 
     def inline(self, node: ast.AST, text: str, *, end: bool = False) -> None:
-        """Words before a node, or behind it."""
+        """Insert text before a node, or after it with `end`."""
         line = (node.end_lineno if end else node.lineno) - 1  # type: ignore[attr-defined]
         column = node.end_col_offset if end else node.col_offset  # type: ignore[attr-defined]
         self._put(line, len(self._lines[line].encode()[:column].decode()), text)
 
     def inside(self, call: ast.Call, text: str) -> None:
-        """Before the closing bracket of a call."""
+        """Insert text before the closing bracket of a call."""
         line = (call.end_lineno or call.lineno) - 1
         before = self._lines[line].encode()[: (call.end_col_offset or 1) - 1]
         self._put(line, len(before.decode()), text)
 
     def replace(self, node: ast.expr, text: str) -> None:
-        """A node of one line."""
+        """Replace a node that is on one line; raise Refused for longer ones."""
         if node.lineno != node.end_lineno:
             raise Refused(
-                f"The expression in line {node.lineno} spans several lines.", hint="Put it on one, and try again."
+                f"The expression in line {node.lineno} spans several lines.",
+                hint="Write it on one line, and try again.",
             )
         line = self._lines[node.lineno - 1].encode()
         start, end = (len(line[:at].decode()) for at in (node.col_offset, node.end_col_offset or 0))
@@ -73,18 +88,14 @@ class Patch:
         return line[: len(line) - len(line.lstrip())]
 
     def _whole_lines(self, statement: ast.stmt, at: int, lines: tuple[str, ...]) -> None:
-        alone = self._lines[statement.lineno - 1][: statement.col_offset].strip() == ""
-        rest = self._lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset :].decode().strip()
-        if not alone or not (rest == "" or rest.startswith("#")):
-            raise Refused(
-                f"Line {statement.lineno} holds several statements, and there is no room for one more between them.",
-                hint="Give each a line of its own, and try again.",
-            )
         space = self.indentation(statement)
         self._put(at, 0, "".join(space + line + self.newline for line in lines))
 
+    def _is_first(self, statement: ast.stmt) -> bool:
+        return not self._lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
+
     def _put(self, line: int, column: int, text: str, over: int = 0) -> None:
-        # Applied from the last place to the first; of two at one place, the later one first.
+        # Edits are applied from the last position to the first; at the same position, the newest edit first.
         self._edits.append((line, column, len(self._edits), text, over))
 
 

@@ -1,4 +1,4 @@
-"""Where in a script the run begins, is prepared and ends, so that the training loop can see it."""
+"""Places in a script for shoal.init, run.prepare and run.finish, such that the training loop can use `run`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shoal.core.errors import Refused
 @dataclass(frozen=True, slots=True)
 class Places:
     begin: ast.stmt
-    """The run begins above this."""
+    """Statement below shoal.init."""
     prepare: ast.stmt | None
-    """What is trained is handed over above this; None: nowhere all of it has names."""
+    """Statement below run.prepare; None if model, optimizer and loader are nowhere all visible by name."""
     end: ast.stmt
-    """The run ends below this, or above it if it returns."""
+    """Statement above run.finish; if it is a return or raise, run.finish goes above it."""
     names: dict[str, str]
-    """What the loop calls it → what it is called where it is handed over."""
+    """Mapping of a name in the loop → the name of the same object at the place of run.prepare."""
 
 
 def places_of(loop: Loop) -> Places:
-    """In the loop's own function if it is run once; else globally, where the script starts it."""
+    """Return the places in the loop's own function if it is called once, else where the script starts the training."""
     module, top = loop.module, _statement(loop)
     function = module.function_of(loop.backward)
     if function is None:
@@ -46,7 +46,7 @@ def places_of(loop: Loop) -> Places:
 
 
 def block_of(module: Module, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements it stands among."""
+    """Return the block of statements that contains a statement."""
     above = module.scopes.parents[statement]
     for name in ("body", "orelse", "finalbody"):
         block = getattr(above, name, None)
@@ -64,14 +64,14 @@ def _last(module: Module, statement: ast.stmt) -> ast.stmt:
 
 
 def _only_call(module: Module, function: ast.AST) -> ast.Call | None:
-    """The one place a function is called from."""
+    """Return the only call of a function, or None if there are none or several."""
     name = getattr(function, "name", None)
     calls = [c for c in module.all(ast.Call) if isinstance(c.func, ast.Name) and c.func.id == name]
     return calls[0] if len(calls) == 1 else None
 
 
 def _binds(module: Module, function: ast.AST, optimizer: ast.expr | None) -> bool:
-    """The optimizer is made there, so what it trains is at hand."""
+    """Check whether a function creates the optimizer itself, so that the model is visible there too."""
     if not isinstance(optimizer, ast.Name):
         return False
     bindings = module.scopes.inside(function).names.get(optimizer.id, [])
@@ -79,22 +79,22 @@ def _binds(module: Module, function: ast.AST, optimizer: ast.expr | None) -> boo
 
 
 def _start(module: Module, function: ast.AST) -> ast.stmt:
-    """The first statement of `if __name__ == "__main__":`, or the one at the top that leads to the function."""
+    """Return the first statement of `if __name__ == "__main__":`, or the top-level statement that leads to the function."""
     for statement in module.tree.body:
         if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
             return statement.body[0]
-    leading = _callers(module, function)
+    leading = callers(module, function)
     for statement in module.tree.body:
         if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and _called_in(statement) & leading:
             return statement
     raise Refused(
-        f"{module.path} is not a script: nothing in it starts the training.",
-        hint='Instrument the script that does, or add `if __name__ == "__main__":` to this one.',
+        f"{module.path} is not a script: it does not start the training.",
+        hint='Instrument the script that starts it, or add `if __name__ == "__main__":` to this one.',
     )
 
 
-def _callers(module: Module, function: ast.AST) -> set[str]:
-    """Names of the functions and classes that lead to a function, itself included."""
+def callers(module: Module, function: ast.AST) -> set[str]:
+    """Return the names of all functions and classes that call a function, directly or indirectly, including itself."""
     found = {getattr(function, "name", "")}
     while True:
         more = {

@@ -1,4 +1,4 @@
-"""From a script to the same script with the SDK's lines in it."""
+"""Copy of a script with the SDK's lines added."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Instrumented:
 
 
 def instrument(path: str, text: str) -> Instrumented:
-    """Refused, with what to do, where the lines have no sure place."""
+    """Return the script with the SDK's lines; raise Refused with a hint if the place of a line is not certain."""
     try:
         module = Module(path, text)
     except SyntaxError as error:
@@ -46,7 +46,7 @@ def instrument(path: str, text: str) -> Instrumented:
     known = frameworks_of(program)
     if set(known) & _OURS or program.imports("shoal"):
         how = next((name for name in known if name in _OURS), "Shoal")
-        raise Refused(f"{path} is instrumented already ({how}).", hint=f"shoal check {path}")
+        raise Refused(f"{path} is already instrumented ({how}).", hint=f"shoal check {path}")
     patch, notes = Patch(module), list[str]()
     if HUGGING_FACE in known:
         framework = HUGGING_FACE
@@ -64,12 +64,14 @@ def instrument(path: str, text: str) -> Instrumented:
     try:
         ast.parse(done)
     except SyntaxError as error:
-        raise Internal(f"The lines do not fit into {path} (line {error.lineno}): {error.msg}.") from None
+        raise Internal(
+            f"The instrumented copy of {path} is not valid Python (line {error.lineno}): {error.msg}."
+        ) from None
     return Instrumented(done, framework, notes)
 
 
 def _import(module: Module, patch: Patch, line: str) -> None:
-    """Below the imports at the top of the file."""
+    """Add an import below the imports at the top of the file."""
     last: ast.stmt | None = None
     for statement in module.tree.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):

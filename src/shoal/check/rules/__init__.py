@@ -1,4 +1,4 @@
-"""One module per kind of trouble. Loading them registers their rules."""
+"""Rules, one module per kind of problem. Loading the modules registers their rules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MODULES = (
     "command_line",
     "unattended",
     "secrets",
+    "versions",
 )
 
 

@@ -1,12 +1,12 @@
-"""What all workers must do together, done by one."""
+"""Rules about collective operations that only one worker executes."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
 from shoal.check.calls import keyword_of
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module, is_from
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -26,10 +26,10 @@ _MAIN = frozenset(
 @rule(
     "rank0-collective",
     Severity.ERROR,
-    why="The other workers never get to this call, so the first one waits for them until the timeout ends the job.",
+    why="The other workers never reach this call, so the first one waits for them until a timeout ends the job.",
     fix="Move it out of the `if`, so that every worker calls it.",
 )
-def rank0_collective(program: Program, asked: Asked) -> Iterator[Hit]:
+def rank0_collective(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module in program.modules:
         for test in module.all(ast.If):
             if not is_first_worker(test.test) or test.orelse:
@@ -38,16 +38,16 @@ def rank0_collective(program: Program, asked: Asked) -> Iterator[Hit]:
                 name = _collective(module, call)
                 if name and not _met_elsewhere(module, test, call):
                     later = Severity.WARNING if asked.workers == 1 else None
-                    yield Hit(module, call, f"{name} is called by the first worker alone.", severity=later)
+                    yield Hit(module, call, f"{name} is called by the first worker only.", severity=later)
 
 
 @rule(
     "rank0-evaluation",
     Severity.WARNING,
-    why="The others wait in the collective behind it; an evaluation longer than its timeout (10 to 30 minutes) ends the job.",
-    fix="Share the evaluation out over all workers, or give init_process_group a `timeout=` that is longer than it.",
+    why="The others wait in the next collective; an evaluation longer than its timeout (10 to 30 minutes) ends the job.",
+    fix="Distribute the evaluation over all workers, or give init_process_group a longer `timeout=`.",
 )
-def rank0_evaluation(program: Program, asked: Asked) -> Iterator[Hit]:
+def rank0_evaluation(program: Program, asked: JobFacts) -> Iterator[Hit]:
     if asked.workers < 2 or any(keyword_of(c, "timeout") for _, c in program.calls("torch", "init_process_group")):
         return
     for module in program.modules:
@@ -55,13 +55,11 @@ def rank0_evaluation(program: Program, asked: Asked) -> Iterator[Hit]:
             if is_first_worker(test.test) and not test.orelse and _evaluates(module, test.body):
                 behind = _behind(module, test)
                 if behind:
-                    yield Hit(
-                        module, test.test, f"Only the first worker evaluates, and the others wait in {behind} for it."
-                    )
+                    yield Hit(module, test.test, f"Only the first worker evaluates, while the others wait in {behind}.")
 
 
 def is_first_worker(test: ast.expr) -> bool:
-    """`rank == 0`, `run.is_main`, `dist.get_rank() == 0`, and these with more conditions."""
+    """Check for `rank == 0`, `run.is_main`, `dist.get_rank() == 0`, also combined with other conditions."""
     match test:
         case ast.BoolOp(op=ast.And()):
             return any(map(is_first_worker, test.values))
@@ -108,7 +106,7 @@ def _collective(module: Module, call: ast.Call) -> str | None:
 
 
 def _met_elsewhere(module: Module, test: ast.If, call: ast.Call) -> bool:
-    """The others call it too, in a branch of their own: `if rank != 0: dist.barrier()`; or the first one leaves there."""
+    """Check whether the others call it too, in their own branch (`if rank != 0: dist.barrier()`), or the first one returns."""
     if isinstance(test.body[-1], (ast.Return, ast.Raise)):
         return True
     name = ast.unparse(call.func)
@@ -125,7 +123,7 @@ def _met_elsewhere(module: Module, test: ast.If, call: ast.Call) -> bool:
 
 
 def _evaluates(module: Module, body: list[ast.stmt]) -> bool:
-    """It goes through data without training: a function that does, or a loop below `no_grad`."""
+    """Check whether statements evaluate a model: a loop under `no_grad`, directly or in a called function."""
     for call in _in_body(module, body):
         for origin in module.called(call):
             function = module.definition(origin)
@@ -141,7 +139,7 @@ def _is_evaluation(node: ast.AST) -> bool:
 
 
 def _behind(module: Module, test: ast.If) -> str | None:
-    """The collective that follows in the same block."""
+    """Return the name of the next collective in the same block, or None."""
     above = module.scopes.parents[test]
     for name in ("body", "orelse", "finalbody"):
         block = getattr(above, name, None)

@@ -1,4 +1,4 @@
-"""Devices written into the code."""
+"""Rule about devices that are hard-coded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module, is_from
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -18,19 +18,17 @@ _DEVICE = re.compile(r"cuda:(\d+)")
 @rule(
     "fixed-device",
     Severity.WARNING,
-    why="All workers of a node would crowd onto one accelerator, and the others stay idle.",
-    fix="`run.device`, or `torch.device('cuda', int(os.environ['LOCAL_RANK']))`.",
+    why="All workers of a node would use the same accelerator, and the others stay idle.",
+    fix="Use `run.device`, or `torch.device('cuda', int(os.environ['LOCAL_RANK']))`.",
 )
-def fixed_device(program: Program, asked: Asked) -> Iterator[Hit]:
+def fixed_device(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module in program.modules:
         for node, number in _fixed(module):
             if asked.accels > 1:
-                yield Hit(
-                    module, node, f"cuda:{number} is written into the code, and a node has {asked.accels} workers."
-                )
+                yield Hit(module, node, f"cuda:{number} is hard-coded, but a node has {asked.accels} workers.")
             elif number > 0:
-                message = f"cuda:{number} is written into the code, and a node with one accelerator has only cuda:0."
-                yield Hit(module, node, message, severity=Severity.ERROR, why="The device does not exist there.")
+                message = f"cuda:{number} is hard-coded, but a node with one accelerator has only cuda:0."
+                yield Hit(module, node, message, severity=Severity.ERROR, why="The device does not exist on the node.")
 
 
 def _fixed(module: Module) -> Iterator[tuple[ast.AST, int]]:
@@ -45,7 +43,7 @@ def _fixed(module: Module) -> Iterator[tuple[ast.AST, int]]:
 
 
 def _is_replaceable(module: Module, node: ast.Constant) -> bool:
-    """Compared with, mapped to something else, or a default that may never be used."""
+    """Check whether a constant is only compared, mapped to something else, or a default that may be overridden."""
     above = module.scopes.parents.get(node)
     if isinstance(above, ast.Dict):
         return node in above.keys
@@ -55,7 +53,7 @@ def _is_replaceable(module: Module, node: ast.Constant) -> bool:
 
 
 def _number_given(module: Module, call: ast.Call) -> int | None:
-    """`torch.device("cuda", 0)`, `torch.cuda.set_device(0)`, `x.cuda(0)`."""
+    """Return the number in `torch.device("cuda", 0)`, `torch.cuda.set_device(0)` or `x.cuda(0)`, else None."""
     match call:
         case ast.Call(args=[ast.Constant(value="cuda"), ast.Constant(value=int(number))]):
             return number if all(is_from(o, "torch", "device") for o in module.called(call)) else None

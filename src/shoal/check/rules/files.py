@@ -1,4 +1,4 @@
-"""Files and datasets the code opens, against those the job is given."""
+"""Rules that compare the files and datasets that the code opens with those of the job."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterator
 
 from shoal.check.arguments import arguments_of
-from shoal.check.asked import Asked
 from shoal.check.calls import keyword_of
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -30,22 +30,22 @@ _BRINGS_CALLS = ("system", "chdir", "urlretrieve", "extractall", "unpack_archive
 @rule(
     "missing-dataset",
     Severity.ERROR,
-    why="The folder is not there when the script opens it.",
-    fix="Give the job the dataset: `--dataset NAME` (`shoal dataset list` shows them).",
+    why="The folder does not exist when the script opens it.",
+    fix="Add the dataset to the job: `--dataset NAME` (`shoal dataset list` shows the names).",
 )
-def missing_dataset(program: Program, asked: Asked) -> Iterator[Hit]:
+def missing_dataset(program: Program, asked: JobFacts) -> Iterator[Hit]:
     if asked.datasets is None:
         return
     arguments = arguments_of(program, asked.args)
     for module in program.modules:
         for node in module.all(ast.Constant):
             path = node.value if isinstance(node.value, str) else ""
-            name = _lacking(path, asked.datasets)
+            name = _missing_dataset(path, asked.datasets)
             if name is not None and not is_spare(module, node, arguments):
                 yield _no_dataset(module, node, path, name, asked.datasets)
     for word in asked.args or ():
         path = word[word.find("/input/") :] if "/input/" in word else ""
-        name = _lacking(path, asked.datasets)
+        name = _missing_dataset(path, asked.datasets)
         if name is not None and program.modules:
             yield _no_dataset(program.modules[0], program.modules[0].tree, path, name, asked.datasets)
 
@@ -53,13 +53,13 @@ def missing_dataset(program: Program, asked: Asked) -> Iterator[Hit]:
 @rule(
     "missing-file",
     Severity.ERROR,
-    why="The job runs in a copy of the source, and what is not in it is not there.",
-    fix="Put it into the source, or push it as a dataset and read it from /input/NAME.",
+    why="The job runs in a copy of the source, which does not contain this file.",
+    fix="Add it to the source, or push it as a dataset and read it from /input/NAME.",
 )
-def missing_file(program: Program, asked: Asked) -> Iterator[Hit]:
+def missing_file(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module, statement, path in program.missing:
-        message = f"{path} is imported, but .gitignore or .shoalignore leaves it out of the source."
-        yield Hit(module, statement, message, fix="Take it out of the ignore file.")
+        message = f"{path} is imported, but .gitignore or .shoalignore excludes it from the source."
+        yield Hit(module, statement, message, fix="Remove it from the ignore file.")
     if (
         not program.is_whole
         or program.imports(*_BRINGS_FILES)
@@ -78,23 +78,23 @@ def missing_file(program: Program, asked: Asked) -> Iterator[Hit]:
                 or _may_be_there(program, module, call, target, text.start)
             ):
                 continue
-            left_out = program.source.leaves_out(text.start)
-            also = " It is here, but .gitignore or .shoalignore leaves it out." if left_out else ""
+            left_out = program.source.excludes(text.start)
+            also = " It exists here, but .gitignore or .shoalignore excludes it." if left_out else ""
             yield Hit(module, target, f"'{text.start}' is opened, but is not in the source.{also}")
 
 
 def _no_dataset(module: Module, node: ast.AST, path: str, name: str, datasets: frozenset[str]) -> Hit:
     has = ", ".join(f"'{d}'" for d in sorted(datasets)) or "none"
-    message = f"'{path}' is read, but the job is given no dataset '{name}' (it has {has})."
+    message = f"'{path}' is read, but the job has no dataset '{name}' (it has {has})."
     return Hit(module, node, message, fix=f"Add `--dataset {name}`, or correct the path.")
 
 
-def _lacking(path: str, datasets: frozenset[str]) -> str | None:
-    """NAME of '/input/NAME/…' if nothing provides it."""
+def _missing_dataset(path: str, datasets: frozenset[str]) -> str | None:
+    """Return NAME of '/input/NAME/…' if the job does not have that dataset, else None."""
     if not path.startswith("/input/") or any(c in path for c in "\n {*"):
         return None
     name = path.split("/")[2]
-    # A single dataset's files are also right below /input, and then any name may be one of them.
+    # With a single dataset, its files are also directly below /input, so any name may be one of them.
     return name if name and name not in datasets and len(datasets) != 1 else None
 
 
@@ -119,7 +119,7 @@ def _is_relative(path: str) -> bool:
 
 
 def _may_be_there(program: Program, module: Module, call: ast.Call, target: ast.expr, path: str) -> bool:
-    """In the source, or written by the script itself, or looked for first, or its absence is caught."""
+    """Check whether a file may exist: it is in the source, the script may write it or test for it, or errors are caught."""
     beside = posixpath.join(posixpath.dirname(program.entry), path)
     if program.source.holds(path) or program.source.holds(beside) or module.is_tried(call):
         return True
@@ -132,7 +132,7 @@ def _may_be_there(program: Program, module: Module, call: ast.Call, target: ast.
     places = sum(
         name in node.value for m in program.modules for node in m.all(ast.Constant) if isinstance(node.value, str)
     )
-    # A path that other lines use too may well be written by one of them.
+    # A path that other lines also use may be written by one of them.
     named = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
     uses = sum(n.id in named and isinstance(n.ctx, ast.Load) for n in module.all(ast.Name))
     return places > 1 or uses > len(named)

@@ -1,4 +1,4 @@
-"""Paths that exist here and not where the job runs, or that nothing is kept from."""
+"""Rules about paths that do not exist where the job runs, and about output that is lost after the job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from shoal.check.arguments import Arguments, arguments_of
-from shoal.check.asked import Asked
 from shoal.check.calls import keyword_of
+from shoal.check.conditions import never_runs
 from shoal.check.frameworks import is_hf_trainer
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module, is_from
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -18,6 +19,7 @@ from shoal.core.checks import Severity
 
 _LOCAL = re.compile(r"/(?:(?:home|Users)/[^/\s]+|root|content|kaggle|gdrive|workspace)/\S|[A-Za-z]:[\\/]")
 _KEPT = ("/output-checkpoint", "/output/", "/tmp", "/dev/", "/var/tmp")  # noqa: S108
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".tar", ".bin")
 _EXISTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", "is_mount", "lexists"})
 _TEXT_METHODS = frozenset({"get", "getenv", "startswith", "replace"})
 _MIRRORING = ("ShoalCallback", "NetmindTrainerCallback")
@@ -26,25 +28,25 @@ _MIRRORING = ("ShoalCallback", "NetmindTrainerCallback")
 @rule(
     "local-path",
     Severity.WARNING,
-    why="That path is of one machine; where the job runs it does not exist.",
-    fix="Push the data (`shoal dataset push NAME --file PATH`) and read /input/NAME, or take the path as an argument.",
+    why="The path belongs to one machine and does not exist where the job runs.",
+    fix="Push the data (`shoal dataset push NAME --file PATH`) and read /input/NAME, or make the path an argument.",
 )
-def local_path(program: Program, asked: Asked) -> Iterator[Hit]:
+def local_path(program: Program, asked: JobFacts) -> Iterator[Hit]:
     arguments = arguments_of(program, asked.args)
     for module in program.modules:
         for node in module.all(ast.Constant):
             text = node.value if isinstance(node.value, str) else ""
             if _LOCAL.match(text) and "\n" not in text and not is_spare(module, node, arguments):
-                yield Hit(module, node, f"'{text}' is a path of somebody's machine.")
+                yield Hit(module, node, f"'{text}' is a path on a personal machine.")
 
 
 @rule(
     "outside-output",
     Severity.WARNING,
-    why="Every checkpoint in the output directory is kept; of the working directory, only the newest state of weights.",
+    why="All checkpoints in the output directory are kept; in the working directory, only the newest weights.",
     fix="Write below `os.environ.get('OUTPUT_DIR', '.')`, or /output-checkpoint.",
 )
-def outside_output(program: Program, asked: Asked) -> Iterator[Hit]:
+def outside_output(program: Program, asked: JobFacts) -> Iterator[Hit]:
     arguments = arguments_of(program, asked.args)
     mirrored = program.mentions(*_MIRRORING)
     for module in program.modules:
@@ -53,9 +55,18 @@ def outside_output(program: Program, asked: Asked) -> Iterator[Hit]:
             text = texts.of(target)
             if text is None or not _is_lost(text) or (mirrored and _is_trainers(module, call)):
                 continue
-            if not arguments.rules_out(module, call):
+            if not never_runs(module, call, arguments):
                 where = text.start if text.whole else f"{text.start}…"
-                yield Hit(module, target, f"The checkpoint is written to '{where}', and lost.")
+                yield Hit(module, target, f"The checkpoint is written to '{where}' {_outcome(text)}.")
+
+
+def _outcome(text: Text) -> str:
+    """Describe what becomes of a checkpoint that is not in the output directory."""
+    name = text.start.rpartition("/")[2]
+    is_weights = not text.whole or "." not in name or name.endswith(_WEIGHTS)
+    if text.start.startswith(("/", "~", "..")) or not is_weights:
+        return "and will be lost"
+    return "in the working directory, where only the newest weights are kept"
 
 
 def _is_lost(text: Text) -> bool:
@@ -63,7 +74,7 @@ def _is_lost(text: Text) -> bool:
 
 
 def _saves(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
-    """Calls that write a model, and where to."""
+    """Yield the calls that write a model, with the expression of the path."""
     for call in module.all(ast.Call):
         called = module.called(call)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -90,7 +101,7 @@ def _is_nmp(called: frozenset[str]) -> bool:
 
 
 def _is_trainers(module: Module, call: ast.Call) -> bool:
-    """Our callbacks bring what the Hugging Face Trainer writes to where it is kept."""
+    """Check whether the Hugging Face Trainer writes the files: our callbacks copy those to the output directory."""
     if _makes_arguments(module.called(call)):
         return True
     return (
@@ -101,7 +112,7 @@ def _is_trainers(module: Module, call: ast.Call) -> bool:
 
 
 def is_spare(module: Module, node: ast.Constant, arguments: Arguments) -> bool:
-    """Prose, a default that the command line overrides, a path looked for before it is used, a pattern to compare with."""
+    """Check whether a path may be unused: prose, an overridden default, a path that is tested for first, or a pattern."""
     inside: ast.AST = node
     for above in module.scopes.above(node):
         if isinstance(above, ast.Call) and ast.unparse(above.func).endswith(".add_argument"):
@@ -110,11 +121,11 @@ def is_spare(module: Module, node: ast.Constant, arguments: Arguments) -> bool:
         if _is_aside(above, inside):
             return True
         inside = above
-    return _is_looked_for(module, node)
+    return _is_tested_for(module, node)
 
 
 def _is_aside(above: ast.AST, inside: ast.AST) -> bool:
-    """It is not used as a path here, or only if something holds, and nobody knows whether it does."""
+    """Check whether a constant is not used as a path here, or only under a condition that is unknown."""
     match above:
         case ast.Expr(value=ast.Constant()) | ast.Compare():
             return True
@@ -127,8 +138,8 @@ def _is_aside(above: ast.AST, inside: ast.AST) -> bool:
     return False
 
 
-def _is_looked_for(module: Module, node: ast.Constant) -> bool:
-    """The name it is given is asked whether it exists."""
+def _is_tested_for(module: Module, node: ast.Constant) -> bool:
+    """Check whether the variable with the path is tested for existence anywhere."""
     statement = module.statement_of(node)
     names = {n.id for t in getattr(statement, "targets", []) for n in ast.walk(t) if isinstance(n, ast.Name)}
     asked = [c for c in module.all(ast.Call) if isinstance(c.func, ast.Attribute) and c.func.attr in _EXISTS]

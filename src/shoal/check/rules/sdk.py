@@ -1,13 +1,13 @@
-"""Scripts that use `shoal.init`: the calls that belong to it."""
+"""Rules for scripts that use `shoal.init`: the other calls that it requires."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
 from shoal.check.calls import keyword_of
 from shoal.check.frameworks import ACCELERATE, FABRIC, HUGGING_FACE, LIGHTNING, NETMIND, TRAINER, frameworks_of
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import UNKNOWN, Module
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -22,22 +22,22 @@ _SCHEDULERS = ("torch.optim.lr_scheduler.", "transformers.", "torch.amp.", "torc
 @rule(
     "sdk-no-step",
     Severity.WARNING,
-    why="Metrics, progress, timed checkpoints and a stop that saves all happen in run.step.",
+    why="run.step reports metrics and progress, saves timed checkpoints, and saves before a stop.",
     fix="Call `run.step(loss=loss)` once per iteration, on every worker.",
 )
-def no_step(program: Program, asked: Asked) -> Iterator[Hit]:
+def no_step(program: Program, asked: JobFacts) -> Iterator[Hit]:
     run = _the_run(program)
     if run and _trains_itself(program) and not _may_call(program, "step"):
-        yield Hit(*run, "The run is begun, but no step is ever told to it.")
+        yield Hit(*run, "The run is started, but run.step is never called.")
 
 
 @rule(
     "sdk-no-prepare",
     Severity.WARNING,
-    why="What is not prepared is not saved, and the job starts over after a failure.",
-    fix="`model, optimizer, loader = run.prepare(model, optimizer, loader)` before the loop.",
+    why="Only prepared objects are saved. Without them, the job starts from the beginning after a failure.",
+    fix="Add `model, optimizer, loader = run.prepare(model, optimizer, loader)` before the loop.",
 )
-def no_prepare(program: Program, asked: Asked) -> Iterator[Hit]:
+def no_prepare(program: Program, asked: JobFacts) -> Iterator[Hit]:
     run = _the_run(program)
     if not run or not _trains_itself(program) or _may_call(program, "prepare"):
         return
@@ -47,37 +47,37 @@ def no_prepare(program: Program, asked: Asked) -> Iterator[Hit]:
     if alone or wraps or program.imports("torch.distributed"):
         return
     if asked.workers > 1:
-        message = f"Nothing is given to run.prepare: each of the {asked.workers} workers trains a model of its own."
+        message = f"run.prepare is never called: each of the {asked.workers} workers trains its own model."
         yield Hit(*run, message, severity=Severity.ERROR, why="Their gradients are never averaged.")
     else:
-        yield Hit(*run, "Nothing is given to run.prepare.")
+        yield Hit(*run, "run.prepare is never called.")
 
 
 @rule(
     "sdk-no-finish",
     Severity.WARNING,
-    why="The last checkpoint takes all workers; at the exit of Python nobody knows whether all will come, so none is made.",
+    why="The last checkpoint needs all workers. When Python exits, it is unknown whether all take part, so none is saved.",
     fix="Call `run.finish()` at the end, or use `with shoal.init(…) as run:`.",
 )
-def no_finish(program: Program, asked: Asked) -> Iterator[Hit]:
+def no_finish(program: Program, asked: JobFacts) -> Iterator[Hit]:
     run = _the_run(program)
     if not run or asked.workers < 2 or not _may_call(program, "step") or set(frameworks_of(program)) & _OTHERS:
         return
     module, call = run
-    ends_by_itself = _may_call(program, "finish") or _may_call(program, "loop")  # the last step of a loop is saved
+    ends_by_itself = _may_call(program, "finish") or _may_call(program, "loop")  # run.loop saves after its last step
     if not isinstance(module.scopes.parents[call], ast.withitem) and not ends_by_itself:
         yield Hit(module, call, f"The run of {asked.workers} workers is never finished.")
 
 
 def _trains_itself(program: Program) -> bool:
-    """In a loop of its own that the run goes along with: not one whose results alone are told to it at the end."""
+    """Check whether the script has its own training loop that uses the run (not only for an evaluation at the end)."""
     if not loops_of(program) or set(frameworks_of(program)) & _OTHERS:
         return False
     return any(_may_call(program, method) for method in ("step", "prepare")) or not _may_call(program, "evaluate")
 
 
 def _the_run(program: Program) -> tuple[Module, ast.Call] | None:
-    """The one call of `shoal.init`, if all that is done with it can be seen."""
+    """Return the only call of `shoal.init`, or None if the run is passed to other code or some code is unknown."""
     found = list(program.calls("shoal", "init"))
     given_away = any(
         _RUN in module.origins(argument)
@@ -89,7 +89,7 @@ def _the_run(program: Program) -> tuple[Module, ast.Call] | None:
 
 
 def _may_call(program: Program, method: str) -> bool:
-    """Whether the run's method is called, or something is that may be the run."""
+    """Check whether a method of the run is called, or the same method of an object that may be the run."""
     for module, _, function in program.methods(method):
         origins = module.origins(function.value)
         if _RUN in origins:

@@ -1,4 +1,4 @@
-"""Credentials in the code: by the shape of known keys, and by entropy where a name says what it is."""
+"""Rule about credentials in the code, found by the form of known keys, or by entropy if a name suggests a secret."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -38,16 +38,16 @@ _PLACEHOLDER = re.compile(
     r"your|example|change|placeholder|dummy|secret|token|password|xxx|\.\.\.|1234567", re.IGNORECASE
 )
 _MIN_BITS = 3.0
-"""Per character: words are below, random letters and digits of that length above."""
+"""Minimum entropy per character: words are below it, random letters and digits above."""
 
 
 @rule(
     "secret",
     Severity.WARNING,
-    why="The code is kept with the job, and whoever may see the job can read it.",
-    fix="`shoal secret set NAME`, then `--secret ENV_NAME=NAME`, and read os.environ['ENV_NAME']. Revoke this one.",
+    why="The code is stored with the job, and everyone who can see the job can read it.",
+    fix="Use `shoal secret create NAME`, then `--secret ENV_NAME=NAME`, and read os.environ['ENV_NAME']. Revoke this one.",
 )
-def secret(program: Program, asked: Asked) -> Iterator[Hit]:
+def secret(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module in program.modules:
         names = _names(module)
         for node in module.all(ast.Constant):
@@ -68,7 +68,7 @@ def _known(text: str) -> str | None:
 
 
 def _names(module: Module) -> dict[ast.AST, str]:
-    """Constants → the name that tells they are secret: of the variable, the keyword, the dict's key, the env variable."""
+    """Return a mapping of constant → name that suggests a secret: of a variable, keyword, dict key or env variable."""
     found: dict[ast.AST, str] = {}
     for node in module.scopes.nodes:
         match node:
@@ -82,10 +82,10 @@ def _names(module: Module) -> dict[ast.AST, str]:
                 for key, held in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(held, ast.Constant):
                         found[held] = str(key.value)
-    return {value: name for value, name in found.items() if _tells(name)}
+    return {value: name for value, name in found.items() if _suggests_secret(name)}
 
 
-def _tells(name: str) -> bool:
+def _suggests_secret(name: str) -> bool:
     last = name.rpartition(".")[2].strip("]'\"")
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last.rpartition("'")[2])
     return bool(_TELLING.search(snake)) and not _HARMLESS.search(snake)

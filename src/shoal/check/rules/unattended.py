@@ -1,12 +1,12 @@
-"""What needs a person or a screen: a job has neither."""
+"""Rules about code that needs a person or a screen, which a job does not have, and about unguarded spawns."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
 from shoal.check.calls import keyword_of
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import Module
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -22,40 +22,41 @@ _FRESH = frozenset({"spawn", "forkserver"})
 @rule(
     "asks-for-input",
     Severity.ERROR,
-    why="A job's stdin is empty, so this raises EOFError and ends it.",
-    fix="Take the value as an argument or from an environment variable (`--env`, `--secret`).",
+    why="A job's stdin is empty, so this raises EOFError and ends the job.",
+    fix="Pass the value as an argument or as an environment variable (`--env`, `--secret`).",
 )
-def asks_for_input(program: Program, asked: Asked) -> Iterator[Hit]:
+def waits_for_input(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module, call, name in _calls(program, _ASKS):
         if not module.is_tried(call) and not _is_optional(module, call):
-            yield Hit(module, call, f"{name} waits for somebody to type.")
+            yield Hit(module, call, f"{name} waits for keyboard input.")
 
 
 @rule(
     "opens-window",
     Severity.ERROR,
     why="There is no screen where the job runs.",
-    fix="Save it to a file, or show it beside the run: `run.log_figure(name, figure)`, `run.log_image(name, image)`.",
+    fix="Save it to a file, or log it with the run: `run.log_figure(name, figure)`, `run.log_image(name, image)`.",
 )
-def opens_window(program: Program, asked: Asked) -> Iterator[Hit]:
+def opens_window(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for module, call, name in _calls(program, _WINDOWS):
         if not module.is_tried(call) and not _is_optional(module, call):
-            yield Hit(module, call, f"{name} opens a window, and ends the job.")
+            yield Hit(module, call, f"{name} opens a window, which fails in a job.")
     for module, call, name in _calls(program, _SHOWS):
-        yield Hit(module, call, f"{name} shows nothing to anybody.", severity=Severity.HINT)
+        yield Hit(module, call, f"{name} has no effect in a job.", severity=Severity.HINT)
     for module, call, name in _calls(program, frozenset({"matplotlib.use"})):
         given = call.args[0] if call.args else keyword_of(call, "backend")
         if isinstance(given, ast.Constant) and given.value in _SCREENS:
-            yield Hit(module, call, f"{name}('{given.value}') needs a screen.", fix="`matplotlib.use('Agg')`.")
+            yield Hit(module, call, f"{name}('{given.value}') needs a screen.", fix="Use `matplotlib.use('Agg')`.")
 
 
 @rule(
     "unguarded-spawn",
     Severity.ERROR,
-    why="Spawned processes import the script again; without the guard each of them starts the training anew, and Python refuses.",
-    fix="Put what the script does below `if __name__ == '__main__':`.",
+    why="Spawned processes import the script again. Without `if __name__ == '__main__':` each starts the training again, and "
+    "Python raises an error.",
+    fix="Move the code that starts the training below `if __name__ == '__main__':`.",
 )
-def unguarded_spawn(program: Program, asked: Asked) -> Iterator[Hit]:
+def unguarded_spawn(program: Program, asked: JobFacts) -> Iterator[Hit]:
     entry = next((m for m in program.modules if m.path == program.entry), None)
     if entry is None:
         return
@@ -64,12 +65,12 @@ def unguarded_spawn(program: Program, asked: Asked) -> Iterator[Hit]:
             yield Hit(
                 entry,
                 call,
-                f"{ast.unparse(call.func)} starts processes at the top of the script, outside of the guard.",
+                f"{ast.unparse(call.func)} starts processes outside of `if __name__ == '__main__':`.",
             )
 
 
 def _starts_fresh(module: Module, call: ast.Call) -> bool:
-    """Workers that are spawned, not forked: asked for here, or in the file."""
+    """Check whether a call starts workers that are spawned, not forked, by its own arguments or a setting of the file."""
     called = module.called(call)
     if called and all(o in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") for o in called):
         return True
@@ -101,7 +102,7 @@ def _runs_at_import(module: Module, node: ast.AST) -> bool:
 
 
 def _is_optional(module: Module, node: ast.AST) -> bool:
-    """Only under some condition: nobody knows here whether it holds."""
+    """Check whether a node runs only under a condition, whose value is unknown."""
     return any(
         isinstance(above, (ast.If, ast.IfExp)) and "__name__" not in ast.unparse(above.test)
         for above in module.scopes.above(node)

@@ -1,13 +1,13 @@
-"""What goes wrong when several workers run one script: whole copies of the data, models that never meet."""
+"""Rules about several workers that run one script: duplicated data, and models that are never synchronized."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from shoal.check.asked import Asked
 from shoal.check.calls import has_unpacking, keyword_of
 from shoal.check.frameworks import PLAIN, frameworks_of
+from shoal.check.job_facts import JobFacts
 from shoal.check.module import UNKNOWN, Module, is_from
 from shoal.check.program import Program
 from shoal.check.registry import Hit, rule
@@ -24,10 +24,10 @@ _MAP_STYLE = ("TensorDataset", "Subset", "ConcatDataset", "random_split", "Image
 @rule(
     "bare-model",
     Severity.WARNING,
-    why="Only the wrapped model averages gradients over the workers; trained bare, each worker's model drifts away by itself.",
+    why="Only the wrapped model averages gradients over the workers. With the bare model, the workers' weights diverge.",
     fix="Call the wrapped model in the loop.",
 )
-def bare_model(program: Program, asked: Asked) -> Iterator[Hit]:
+def bare_model(program: Program, asked: JobFacts) -> Iterator[Hit]:
     for loop in loops_of(program):
         wrapped = _wrapped_names(loop.module)
         bare = next(_bare_calls(loop, wrapped), None)
@@ -46,10 +46,10 @@ def bare_model(program: Program, asked: Asked) -> Iterator[Hit]:
 @rule(
     "no-sampler",
     Severity.WARNING,
-    why="Every worker goes through all of the data, so an epoch does the same work several times over.",
-    fix="`sampler=DistributedSampler(dataset)`, or give the loader to `run.prepare`.",
+    why="Every worker uses all of the data, so each epoch does the same work several times.",
+    fix="Use `sampler=DistributedSampler(dataset)`, or pass the loader to `run.prepare`.",
 )
-def no_sampler(program: Program, asked: Asked) -> Iterator[Hit]:
+def no_sampler(program: Program, asked: JobFacts) -> Iterator[Hit]:
     if asked.workers < 2 or not _is_distributed(program):
         return
     handed_over = _handed_over(program)
@@ -66,10 +66,10 @@ def no_sampler(program: Program, asked: Asked) -> Iterator[Hit]:
 @rule(
     "sampler-epoch",
     Severity.HINT,
-    why="Without it every epoch goes through the data in the same order.",
-    fix="`sampler.set_epoch(epoch)` at the start of each epoch.",
+    why="Without it, every epoch uses the data in the same order.",
+    fix="Call `sampler.set_epoch(epoch)` at the start of each epoch.",
 )
-def sampler_epoch(program: Program, asked: Asked) -> Iterator[Hit]:
+def sampler_epoch(program: Program, asked: JobFacts) -> Iterator[Hit]:
     if (
         not program.is_whole
         or program.mentions("set_epoch")
@@ -87,41 +87,39 @@ def sampler_epoch(program: Program, asked: Asked) -> Iterator[Hit]:
 @rule(
     "unseeded-split",
     Severity.WARNING,
-    why="Each worker draws a split of its own, so what one holds out for evaluation another one trains on.",
-    fix="`generator=torch.Generator().manual_seed(0)`.",
+    why="Each worker draws its own split, so samples that one worker evaluates on, another one trains on.",
+    fix="Add `generator=torch.Generator().manual_seed(0)`.",
 )
-def unseeded_split(program: Program, asked: Asked) -> Iterator[Hit]:
+def unseeded_split(program: Program, asked: JobFacts) -> Iterator[Hit]:
     if asked.workers < 2 or not program.is_whole or _seeds(program):
         return
     for module, call in program.calls("torch", "random_split"):
         if keyword_of(call, "generator") is None and len(call.args) < 3 and not has_unpacking(call):
-            yield Hit(module, call, f"{asked.workers} workers split the data at random, each in another way.")
+            yield Hit(module, call, f"Each of the {asked.workers} workers gets a different random split of the data.")
     for module, call in program.calls("sklearn", "train_test_split"):
         keep = keyword_of(call, "shuffle")
         in_order = isinstance(keep, ast.Constant) and keep.value is False
         if keyword_of(call, "random_state") is None and not in_order and not has_unpacking(call):
-            message = f"{asked.workers} workers split the data at random, each in another way."
-            yield Hit(module, call, message, fix="`random_state=0`.")
+            message = f"Each of the {asked.workers} workers gets a different random split of the data."
+            yield Hit(module, call, message, fix="Add `random_state=0`.")
 
 
 @rule(
     "not-distributed",
     Severity.WARNING,
-    why="Nothing in the script joins the workers: each trains the whole model on all of the data, alone.",
-    fix="`run = shoal.init()` and `run.prepare(…)`; `shoal instrument` writes these lines. Or ask for one worker.",
+    why="The script does not connect the workers: each trains the whole model on all of the data.",
+    fix="Add `run = shoal.init()` and `run.prepare(…)` (`shoal instrument` adds these lines), or use one worker.",
 )
-def not_distributed(program: Program, asked: Asked) -> Iterator[Hit]:
+def not_distributed(program: Program, asked: JobFacts) -> Iterator[Hit]:
     alone = frameworks_of(program) == [PLAIN] and program.is_whole and not program.mentions(*_RANK_WORDS)
     if asked.workers < 2 or asked.launched or not alone or program.imports("torch.distributed", "horovod", "deepspeed"):
         return
     loop = loops_of(program)[0]
-    yield Hit(
-        loop.module, loop.backward, f"{asked.workers} workers would train {asked.workers} models apart from each other."
-    )
+    yield Hit(loop.module, loop.backward, f"{asked.workers} workers would train {asked.workers} separate models.")
 
 
 def _bare_calls(loop: Loop, wrapped: dict[str, str]) -> Iterator[ast.Name]:
-    """Models that are called in the loop by their bare name, and never by the other one."""
+    """Yield the models that the loop calls by the name of the bare model, and never by that of the wrapped one."""
     if loop.inner is None:
         return
     used = {node.id for node in ast.walk(loop.inner) if isinstance(node, ast.Name)}
@@ -134,7 +132,7 @@ def _bare_calls(loop: Loop, wrapped: dict[str, str]) -> Iterator[ast.Name]:
 
 
 def _wrapped_names(module: Module) -> dict[str, str]:
-    """Bare name → the name its wrapped model has."""
+    """Return a mapping of the bare model's name → the name of its wrapped model."""
     found: dict[str, str] = {}
     for node in module.all(ast.Assign):
         if len(node.targets) != 1:
@@ -150,7 +148,7 @@ def _wrapped_names(module: Module) -> dict[str, str]:
         for new, old in pairs:
             if isinstance(new, ast.Name) and isinstance(old, ast.Name) and new.id != old.id:
                 found[old.id] = new.id
-    # A name that is bound again to something wrapped is not bare.
+    # A name that is later assigned a wrapped model is not bare.
     return {old: new for old, new in found.items() if not _rebound(module, old)}
 
 
@@ -161,7 +159,7 @@ def _rebound(module: Module, name: str) -> bool:
 
 
 def _within_wrapper(module: Module, call: ast.Call) -> ast.expr | None:
-    """The model in `DDP(model)`, also inside `NetmindDistributedModel(…)`."""
+    """Return the model in `DDP(model)`, also inside `NetmindDistributedModel(…)`, or None."""
     called = module.called(call)
     if any(is_from(o, p, "NetmindDistributedModel") for o in called for p in ("NetmindMixins", "shoal")):
         inner = call.args[0] if call.args else None
@@ -178,7 +176,7 @@ def _prepares_here(module: Module, call: ast.Call) -> bool:
 
 
 def _feeds(loop: Loop, call: ast.Call) -> bool:
-    """Not below `no_grad`: then it is evaluated, not trained."""
+    """Check whether a call in the loop trains: it is not below `no_grad` or `inference_mode`."""
     for above in loop.module.scopes.above(call):
         if above is loop.inner:
             return True
@@ -190,7 +188,7 @@ def _feeds(loop: Loop, call: ast.Call) -> bool:
 
 
 def _loader_call(loop: Loop) -> ast.Call | None:
-    """The DataLoader(…) that a loop goes over, if it surely is one."""
+    """Return the DataLoader(…) call of a loop's data, or None if it is not certain."""
     if loop.loader is None or loop.module.origins(loop.loader) != {"torch.utils.data.DataLoader()"}:
         return None
     values = loop.module.values(loop.loader)
@@ -202,7 +200,7 @@ def _loader_call(loop: Loop) -> ast.Call | None:
 
 
 def _is_map_style(module: Module, made: ast.Call) -> bool:
-    """A loader that shuffles, or whose data surely has a length and an order."""
+    """Check whether a loader shuffles, or its dataset certainly has a length and an order."""
     shuffle = keyword_of(made, "shuffle") or (made.args[2] if len(made.args) > 2 else None)
     if shuffle is not None:
         return isinstance(shuffle, ast.Constant) and shuffle.value is True
@@ -214,7 +212,7 @@ def _is_map_style(module: Module, made: ast.Call) -> bool:
 
 
 def _handed_over(program: Program) -> set[str]:
-    """Names given to something that deals out the data itself."""
+    """Return the names passed to calls that distribute the data themselves, such as run.prepare."""
     names: set[str] = set()
     for _, call, _ in program.methods("prepare", "prepare_data_loader", "setup_dataloaders", "fit", "initialize"):
         names |= {
@@ -237,7 +235,7 @@ def _is_distributed(program: Program) -> bool:
 
 
 def _seeds(program: Program) -> bool:
-    """Whatever seeds torch or numpy, by whatever name."""
+    """Check whether the program sets a random seed in any of the known ways."""
     if program.mentions(*_SEEDS) or program.mentions("random.seed("):
         return True
     return any(keyword_of(call, "seed") is not None for _, call in program.calls("shoal", "init"))

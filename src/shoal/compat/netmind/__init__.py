@@ -1,11 +1,11 @@
-"""NetMind's `nmp` and its companions on Shoal's own API, so that scripts written for NetMind Power run unmodified.
+"""NetMind's `nmp` and related objects on Shoal's own API, so that scripts written for NetMind Power run unmodified.
 
-Importing this imports neither torch nor transformers; the callbacks and the swarm mode load when they are asked for.
+Importing this imports neither torch nor transformers; the callbacks and the swarm mode are loaded when they are first used.
 """
 
 from shoal.compat.netmind.checkpoint import NetmindCheckPoint
 from shoal.compat.netmind.mock_arg import MockArg
-from shoal.compat.netmind.pilot import NetmindPilot
+from shoal.compat.netmind.nmp import NetmindPilot
 from shoal.compat.netmind.registered import Registered
 
 __all__ = [
@@ -38,5 +38,5 @@ def __getattr__(name: str) -> object:
 
         return getattr(swarm, name)
     if name == "TensorflowTrainerCallback":
-        raise ImportError("TensorflowTrainerCallback is not here: Shoal trains PyTorch models only.")
+        raise ImportError("TensorflowTrainerCallback is not available: Shoal trains PyTorch models only.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

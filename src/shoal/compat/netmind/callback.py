@@ -1,4 +1,4 @@
-"""NetMind's callback for the Hugging Face Trainer: ours, with `custom_metrics` and the `nmp` object's run."""
+"""NetMind's callback for the Hugging Face Trainer: Shoal's callback with `custom_metrics` and the run of `nmp`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal.integrations.hf import ShoalCallback
 
 
 class NetmindTrainerCallback(ShoalCallback):
-    """Pass the class, or a subclass that sets `kwargs["custom_metrics"]` before it calls super()."""
+    """Callback for the Trainer. A subclass may set `kwargs["custom_metrics"]` before it calls super()."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class NetmindTrainerCallback(ShoalCallback):
             self.log_step(state, custom_metrics)
         control = super().on_step_end(args, state, control, **kwargs)
         if state.global_step >= state.max_steps:
-            # Its guide promises a checkpoint at the end, whatever the save strategy.
+            # NetMind's guide promises a checkpoint at the end, whatever the save strategy.
             control.should_save = True
         return control
 
@@ -40,13 +40,13 @@ class NetmindTrainerCallback(ShoalCallback):
         super().on_save(args, state, control, **kwargs)
 
     def save_pretrained(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Have the Trainer save after this step."""
+        """Let the Trainer save after this step."""
         control.should_save = True
         return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The script calls `nmp.finish_training()`; one that forgets to is finished when it ends."""
+        """Do nothing: the script calls `nmp.finish_training()`, or the run is finished when the process ends."""
 
     def _exit_gracefully(self, *_: Any) -> None:
         if self._run is not None:
-            self._run.stop("asked for by the script")
+            self._run.stop("requested by the script")

@@ -1,4 +1,4 @@
-"""The process group `nmp.init(use_ddp=True)` promises, also to a script that runs alone and wraps its model in DDP anyway."""
+"""Process group for `nmp.init(use_ddp=True)`, also for a script with a single worker that wraps its model in DDP."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def ensure_group(run: Run) -> None:
-    """Collective. Leaves a group that is already there alone; ours lasts until the process ends."""
-    from shoal.sdk.device import backend_for
+    """Create the process group unless there is one; it lasts until the process ends. Collective."""
+    from shoal.sdk.device import backend_for, group_options
 
     dist: Any = import_module("torch.distributed")
     if not dist.is_available() or dist.is_initialized():
         return
     if run.world_size > 1:
-        dist.init_process_group(backend_for(run.device), rank=run.rank, world_size=run.world_size)
+        dist.init_process_group(**group_options(run.device), rank=run.rank, world_size=run.world_size)
     else:
-        # A store within the process: no port, no address, nothing to wait for.
+        # A store inside the process needs no port and no address.
         dist.init_process_group(backend_for(run.device), store=dist.HashStore(), rank=0, world_size=1)
     atexit.register(_close)
 

@@ -1,10 +1,10 @@
-"""An arguments object for scripts that have none."""
+"""Arguments object for scripts that have none."""
 
 from typing import Any
 
 
 class MockArg:
-    """A bag of attributes, where a script wants an arguments object; what was not set is None."""
+    """Arguments object with the given attributes; all others are None."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)

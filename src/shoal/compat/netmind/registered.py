@@ -1,4 +1,4 @@
-"""What NetmindModel, NetmindOptimizer and their like were given: remembered for saving, and handed back as it came."""
+"""Registry of the objects passed to NetmindModel, NetmindOptimizer and similar functions, which return them unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Registered:
-    """The script's own objects. `on_scheduler` is told of schedulers that come after the resume point."""
+    """The script's own objects, remembered for saving. `on_scheduler` is called for schedulers registered after a resume."""
 
     def __init__(self) -> None:
         self.clear()
@@ -23,9 +23,9 @@ class Registered:
         self.on_scheduler: Callable[[Any], None] | None = None
 
     def model(self, model: T) -> T:
-        """Remember a model, bare or wrapped in DDP, and return the very same object.
+        """Remember a model, plain or wrapped in DDP, and return the same object.
 
-        A wrapper given after the bare model takes its place: they are one model.
+        A wrapper that is registered after its plain model replaces it.
         """
         inner = getattr(model, "module", model)
         self.models = [m for m in self.models if getattr(m, "module", m) is not inner]
@@ -33,25 +33,25 @@ class Registered:
         return model
 
     def optimizer(self, optimizer: T) -> T:
-        """Remember an optimizer and return the very same object."""
+        """Remember an optimizer and return the same object."""
         _add(self.optimizers, optimizer)
         return optimizer
 
     def scheduler(self, scheduler: T) -> T:
-        """Remember a learning-rate scheduler and return the very same object."""
+        """Remember a learning-rate scheduler and return the same object."""
         if _add(self.schedulers, scheduler) and self.on_scheduler is not None:
             self.on_scheduler(scheduler)
         return scheduler
 
     def loader(self, loader: T) -> T:
-        """Remember a data loader and return the very same object."""
+        """Remember a data loader and return the same object."""
         _add(self.loaders, loader)
         return loader
 
     def find_schedulers(self) -> None:
-        """Remember schedulers of our optimizers that nobody registered.
+        """Find and remember unregistered schedulers of the registered optimizers.
 
-        NetMind's own guide never registers its scheduler; without it a resumed run would warm up again.
+        NetMind's guide never registers its scheduler; without this a resumed run would repeat the warm-up.
         """
         if not self.optimizers:
             return

@@ -1,10 +1,10 @@
-"""NetMind's swarm mode: `htp`, `hmp` and `HivemindTrainerCallback`, for scripts that hold hivemind's DHT and Optimizer themselves.
+"""NetMind's swarm mode: `htp`, `hmp` and `HivemindTrainerCallback`, for scripts with their own hivemind DHT and Optimizer.
 
-Importing this imports neither torch nor hivemind, but mends hivemind for scripts written for an older one (mending.py).
+Importing this imports neither torch nor hivemind, but installs import hooks that adapt hivemind for older scripts (mending.py).
 """
 
 from shoal.compat.netmind import _registered
-from shoal.compat.swarm.mending import install
+from shoal.compat.swarm.import_hooks import install
 from shoal.compat.swarm.monitor import MonitorPilot
 from shoal.compat.swarm.trainer import TrainerPilot
 

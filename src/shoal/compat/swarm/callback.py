@@ -1,4 +1,4 @@
-"""NetMind's base class for Trainer callbacks of swarm peers: our Hugging Face callback, with the swarm's steps among its metrics."""
+"""NetMind's base class for Trainer callbacks of swarm peers: Shoal's Hugging Face callback with the swarm's metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.integrations.hf import ShoalCallback
 
 
 class HivemindTrainerCallback(ShoalCallback):
-    """A subclass reports to the swarm and calls super(). The state comes from the peers, never from a checkpoint of this one."""
+    """Base callback. A subclass reports to the swarm and calls super(). The state comes from peers, never from a checkpoint."""
 
     def __init__(self, dht: Any, optimizer: Any, local_public_key: bytes, statistics_expiration: float) -> None:
         super().__init__(resume=False)
@@ -20,7 +20,7 @@ class HivemindTrainerCallback(ShoalCallback):
         membership.enter(optimizer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if news := membership.news(self.optimizer, since=self._round):
-            self._round = int(news["swarm/step"])
-            self.log_step(state, news)
+        if metrics := membership.metrics(self.optimizer, since=self._round):
+            self._round = int(metrics["swarm/step"])
+            self.log_step(state, metrics)
         return super().on_step_end(args, state, control, **kwargs)

@@ -1,4 +1,4 @@
-"""A process's place in a swarm, and the way out: no process is left behind and none hangs, however the script ends."""
+"""Shutdown of a process's swarm parts: however the script ends, no process is left behind and none hangs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import psutil
 logger = logging.getLogger(__name__)
 
 _GOODBYE_S = 15.0
-"""Longest time to say goodbye: an averaging round that is under way may never end."""
-_LOOK_S = 0.5
+"""Maximum seconds for an orderly shutdown, because a running averaging round may never end."""
+_POLL_S = 0.5
 _here: _Membership | None = None
 
 
 def enter(part: Any) -> None:
-    """This DHT, averager or optimizer is shut down when the script ends, by an exception too."""
+    """Shut down this DHT, averager or optimizer when the script ends, also by an exception."""
     global _here
     if _here is None or _here.is_over:
         _here = _Membership()
@@ -31,13 +31,13 @@ def enter(part: Any) -> None:
 
 
 def leave() -> None:
-    """Now. Calling it again does nothing, but waits until that is done."""
+    """Shut everything down now. A second call only waits until that is done."""
     if _here is not None:
         _here.leave()
 
 
-def news(optimizer: Any, since: int) -> dict[str, float]:
-    """Numbers of the swarm's new step; nothing while it is still at `since`."""
+def metrics(optimizer: Any, since: int) -> dict[str, float]:
+    """Return metrics of the swarm's new step; an empty dict while it is still at step `since`."""
     step = int(optimizer.local_epoch)
     if step == since:
         return {}
@@ -47,7 +47,7 @@ def news(optimizer: Any, since: int) -> dict[str, float]:
 
 
 class _Membership:
-    """Without it hivemind's threads keep a script that failed waiting for ever."""
+    """Parts to shut down. Without this, hivemind's threads would keep a failed script waiting for ever."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
@@ -77,19 +77,19 @@ class _Membership:
 
     def _leave(self) -> None:
         started = _started()
-        goodbye = threading.Thread(target=self._say_goodbye, name="shoal-swarm-goodbye", daemon=True)
-        with contextlib.suppress(RuntimeError):  # too late in the interpreter's end for a thread
-            goodbye.start()
-            goodbye.join(_GOODBYE_S)
-        if goodbye.is_alive():
-            logger.warning("the swarm did not answer within %.0f s: leaving without goodbye", _GOODBYE_S)
+        shutdown = threading.Thread(target=self._shut_down, name="shoal-swarm-goodbye", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down and starts no more threads
+            shutdown.start()
+            shutdown.join(_GOODBYE_S)
+        if shutdown.is_alive():
+            logger.warning("the swarm's processes did not stop within %.0f s and are killed", _GOODBYE_S)
         _end(started)
         atexit.unregister(self.leave)
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._excepthook
 
-    def _say_goodbye(self) -> None:
-        """What came last first: optimizers need their DHT to the end."""
+    def _shut_down(self) -> None:
+        """Shut down the parts in reverse order, because optimizers need their DHT to the end."""
         for part in reversed(self._parts):
             try:
                 if part.is_alive():
@@ -102,15 +102,15 @@ class _Membership:
         self.leave()
 
     def _wait_for_the_end(self) -> None:
-        """Of the main thread. What runs at exit comes too late: before it, Python waits for hivemind's threads."""
+        """Wait for the end of the main thread, then leave. atexit is too late: Python waits for hivemind's threads first."""
         main = threading.main_thread()
         while main.is_alive() and not self._left:
-            main.join(_LOOK_S)
+            main.join(_POLL_S)
         self.leave()
 
 
 def _started() -> list[psutil.Process]:
-    """hivemind's processes, and the p2p daemon that one of them has started."""
+    """Return hivemind's processes and the p2p daemon that one of them has started."""
     found: list[psutil.Process] = []
     for child in multiprocessing.active_children():
         if any(kind.__module__.startswith("hivemind.") for kind in type(child).__mro__):

@@ -1,4 +1,4 @@
-"""`hmp`: the monitor of NetMind's swarm mode. It shows the swarm's metrics as a run's, and saves its model as checkpoints."""
+"""The `hmp` object, the monitor of NetMind's swarm mode. It logs the swarm's metrics to a run and saves checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.compat.netmind.registered import Registered
 from shoal.compat.swarm import membership
 from shoal.core.errors import UsageError
-from shoal.sdk import adapt, start
+from shoal.sdk import library_loops, start
 
 if TYPE_CHECKING:
     from shoal.sdk.run import Run
@@ -22,66 +22,66 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GONE_S = 120.0
-"""As long as hivemind itself counts a peer that has fallen silent."""
+"""Seconds without a report after which a peer is gone, as in hivemind."""
 
 
 class MonitorPilot:
-    """One per process, called `hmp`."""
+    """The object `hmp`, one per process."""
 
     def __init__(self, registered: Registered) -> None:
         self._registered = registered
         self._run: Run | None = None
-        self._told: tuple[int, dict[str, Any]] = (0, {})
+        self._last: tuple[int, dict[str, Any]] = (0, {})
         self._is_registered = False
         self._is_busy = False
 
     def init(self, dht: Any, local_public_key: bytes | None = None) -> None:
-        """Start the monitor's run. From here on `dht.get` leaves out metrics that would spoil the sums."""
+        """Start the monitor's run. From now on `dht.get` leaves out metrics that would make the sums invalid."""
         if self._run is not None:
             return
         membership.enter(dht)
         self._run = start.current() or start.init(parallel="none", resume="never", checkpoint_every_s=None)
-        self._hear_signals()
+        self._handle_signals()
         get = dht.get
 
-        def get_sound(key: Any, *args: Any, **options: Any) -> Any:
+        def get_valid(key: Any, *args: Any, **options: Any) -> Any:
             found = get(key, *args, **options)
             is_metrics = isinstance(key, str) and key.endswith("_metrics") and not options.get("return_future")
-            return _sound(found) if is_metrics else found
+            return _valid(found) if is_metrics else found
 
-        dht.get = get_sound
+        dht.get = get_valid
 
     def step(self, current_step: int, monitor_metrics: Mapping[str, Any]) -> None:
-        """Every refresh: the swarm's step and its metrics, `{}` before the first. Ends the process if the run is to stop."""
-        run, told = self._ready(), (int(current_step), dict(monitor_metrics))
+        """Log the swarm's step and metrics (`{}` before the first) at every refresh; end the process if the run should stop."""
+        run, current = self._ready(), (int(current_step), dict(monitor_metrics))
         with self._busy():
-            if told[1] and told != self._told:
-                adapt.log_at(run, *told)
-            self._told = told
-        self._look_up()
+            if current[1] and current != self._last:
+                library_loops.log_at(run, *current)
+            self._last = current
+        self._update_run()
 
     def save_pretrained(self) -> None:
-        """Save what NetmindModel and NetmindOptimizer were given, as a checkpoint of the swarm's step."""
+        """Save the registered model and optimizer as a checkpoint of the swarm's step."""
         run = self._ready()
         if not self._registered.models:
-            raise UsageError("hmp.save_pretrained has nothing to save", hint="NetmindModel(model) comes first")
+            raise UsageError("hmp.save_pretrained has nothing to save", hint="call NetmindModel(model) first")
         with self._busy():
             if not self._is_registered:
                 self._is_registered = True
-                adapt.register(run, *self._registered.models, *self._registered.optimizers)
-            adapt.save_soon(run)
+                library_loops.register(run, *self._registered.models, *self._registered.optimizers)
+            library_loops.save_soon(run)
 
-    def _look_up(self) -> None:
-        """Tell how far it is, and leave if the run is to stop."""
+    def _update_run(self) -> None:
+        """Report the step, and end the process if the run should stop."""
         run = self._ready()
         with self._busy():
-            adapt.count(run, self._told[0], total=None)
+            library_loops.count(run, self._last[0], total=None)
             if run.should_stop:
                 run.finish()
                 raise SystemExit(0)
 
-    def _hear_signals(self) -> None:
-        """Monitors sleep most of the time: a stop is not to wait until they wake up."""
+    def _handle_signals(self) -> None:
+        """React to stop signals immediately, because monitors sleep most of the time."""
         if threading.current_thread() is not threading.main_thread():
             return
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -92,11 +92,11 @@ class MonitorPilot:
     def _on_signal(self, before: Callable[..., Any], signum: int, frame: Any) -> None:
         before(signum, frame)
         if not self._is_busy and self._run is not None:
-            self._look_up()
+            self._update_run()
 
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:
-        """Not to be interrupted in what is being written."""
+        """Keep a signal handler from interrupting a write."""
         self._is_busy = True
         try:
             yield
@@ -105,14 +105,14 @@ class MonitorPilot:
 
     def _ready(self) -> Run:
         if self._run is None:
-            raise UsageError("there is no swarm to watch", hint="hmp.init(dht, local_public_key) comes first")
+            raise UsageError("the monitor is not in a swarm", hint="call hmp.init(dht, local_public_key) first")
         return self._run
 
 
-def _sound(found: Any) -> Any:
-    """Without peers that report no mini-steps or no finite loss, and without those that are gone; None if that is all.
+def _valid(found: Any) -> Any:
+    """Return metrics without peers that are gone or report no mini-steps or no finite loss; None if none are left.
 
-    The monitor's sums would divide by zero, become NaN, or count a peer for ten minutes after its end.
+    With them the monitor would divide by zero, get NaN, or count a peer for ten minutes after its end.
     """
     if found is None or not isinstance(found.value, dict):
         return found
@@ -127,7 +127,7 @@ def _sound(found: Any) -> Any:
         if record.value["step"] == step or newest - record.expiration_time <= _GONE_S
     }
     if len(alive) < len(found.value):
-        logger.debug("%d of %d peers' metrics are left out", len(found.value) - len(alive), len(found.value))
+        logger.debug("the metrics of %d of %d peers are left out", len(found.value) - len(alive), len(found.value))
     return type(found)(alive, found.expiration_time)
 
 

@@ -1,4 +1,4 @@
-"""Today's hivemind as scripts of 2023 expect it, and without the traps they walk into."""
+"""Adaptation of the current hivemind to scripts of 2023, with fixes for problems that they would run into."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from shoal.compat.swarm.membership import enter
-from shoal.swarm.peer import keep_interrupt, settle_in
+from shoal.swarm.peer import keep_interrupt, tie_to_parent
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _SUFFIX = "_state_averager"
 
 
 def mend(hivemind: ModuleType) -> None:
-    """Put the dropped names back, and ours in the place of three classes; hivemind itself goes on with its own."""
+    """Restore removed names and replace three classes. hivemind's own code keeps using the originals."""
     for home in ("hivemind.compression", "hivemind.p2p", "hivemind.utils"):
         module = import_module(home)
         for name in vars(module):
@@ -35,11 +35,11 @@ def mend(hivemind: ModuleType) -> None:
 
 
 def _tie_to_parent(averager: Any) -> None:
-    """Averagers that outlive a killed script would go on answering in its name."""
+    """Let averagers end with the script: after a SIGKILL they would keep answering in its name."""
     run = averager.run
 
     def run_tied(self: Any) -> None:
-        settle_in(self._parent_pid)
+        tie_to_parent(self._parent_pid)
         run(self)
 
     averager.run = run_tied
@@ -56,15 +56,15 @@ def _dht(module: Any) -> Any:
 
 def _optimizer(module: Any) -> Any:
     class Optimizer(module.Optimizer):  # type: ignore[misc]
-        """hivemind's, always in step: delayed averaging takes half-finished rounds for whole ones."""
+        """hivemind's Optimizer without delayed averaging, which treats partial rounds as complete."""
 
         def __init__(self, *, averager_opts: dict[str, Any] | None = None, **options: Any) -> None:
             if options.get("delay_optimizer_step") or options.get("delay_grad_averaging"):
-                logger.info("the swarm's rounds are waited for: delay_optimizer_step and delay_grad_averaging are off")
+                logger.info("delay_optimizer_step and delay_grad_averaging are turned off: each round is waited for")
             options |= {"delay_optimizer_step": False, "delay_grad_averaging": False}
             opts = {"request_timeout": _patience(options.get("matchmaking_time")), **(averager_opts or {})}
             if not options.get("use_local_updates"):
-                # hivemind gives its averager_opts to one of its two averagers only.
+                # hivemind passes averager_opts to only one of its two averagers.
                 factory = options.get("grad_averager_factory") or module.GradientAverager
                 options["grad_averager_factory"] = partial(factory, **opts)
             with keep_interrupt():
@@ -72,7 +72,7 @@ def _optimizer(module: Any) -> Any:
             enter(self)
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            """Also into the copy of the parameters an offloaded optimizer works on; what was gathered so far is stale."""
+            """Load the state, also into the parameter copies of an offloaded optimizer, and drop accumulated gradients."""
             super().load_state_dict(state_dict)
             averager = self.state_averager
             if self.offload_optimizer:
@@ -88,14 +88,14 @@ def _optimizer(module: Any) -> Any:
 
 
 def _patience(matchmaking_time: float | None) -> float:
-    """An answer that takes longer than the search for a group locks peers up in waiting for each other."""
+    """Return a request timeout below the matchmaking time; with a longer one, peers block waiting for each other."""
     return 3.0 if matchmaking_time is None else min(3.0, 0.6 * matchmaking_time)
 
 
 def _state_averager(module: Any) -> Any:
-    # The class's name is part of the calls between peers, so it stays the same.
+    # The class name is part of the calls between peers and must stay the same.
     class TrainingStateAverager(module.TrainingStateAverager):  # type: ignore[misc]
-        """hivemind's, under the prefix trainers use: the guide's monitor asks under another one, where nobody answers."""
+        """hivemind's averager under the trainers' prefix; the guide's monitor uses another one, where no peer answers."""
 
         def __init__(self, *, prefix: str, **options: Any) -> None:
             name = prefix if prefix.endswith(_SUFFIX) else prefix + _SUFFIX

@@ -1,4 +1,4 @@
-"""The arguments of NetMind's monitor: what its website filled in, where a command line leaves it open."""
+"""Arguments of NetMind's monitor: values that its website filled in, if the command line does not set them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from types import ModuleType
 from typing import Any
 
 UPLOAD_EVERY_S = 1800.0
-"""NetMind's own. The guide's default is None, which its monitor then compares with a number."""
+"""Seconds between uploads, as on NetMind. The guide's default is None, which its monitor compares with a number."""
 
 
 def mend(module: ModuleType) -> None:
+    """Patch transformers.hf_argparser so that it fills in missing values."""
     parser: Any = vars(module)["HfArgumentParser"]
     parse = parser.parse_args_into_dataclasses
 

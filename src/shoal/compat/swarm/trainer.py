@@ -1,4 +1,4 @@
-"""`htp`: what a trainer of NetMind's swarm mode calls once per step. Every method is a few lines on `shoal.init`'s run."""
+"""The `htp` object, which a trainer of NetMind's swarm mode calls once per step; a thin wrapper of the run of `shoal.init`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.compat.swarm import membership
 from shoal.core.errors import UsageError
-from shoal.sdk import adapt, start
+from shoal.sdk import library_loops, start
 
 if TYPE_CHECKING:
     from shoal.sdk.run import Run
 
 
 class TrainerPilot:
-    """One per process, called `htp`. Steps are this peer's own; the swarm's are told as a metric."""
+    """The object `htp`, one per process. It counts this peer's own steps; the swarm's step is a metric."""
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -25,7 +25,7 @@ class TrainerPilot:
         self._round = -1
 
     def init(self, dht: Any, optimizer: Any, local_public_key: bytes, statistics_expiration: float = 600.0) -> None:
-        """Start the run of this peer. `statistics_expiration` is taken and left to the callback, which writes the statistics."""
+        """Start the run of this peer. `statistics_expiration` is ignored here: the callback writes the statistics."""
         if self._run is not None:
             return
         self._optimizer = optimizer
@@ -35,52 +35,52 @@ class TrainerPilot:
         shuffle_apart(local_public_key)
 
     def set_max_steps(self, max_steps: int) -> None:
-        """Steps of this peer after which `on_step_end` says to stop."""
+        """Set the number of this peer's steps after which `on_step_end` returns True."""
         self._max_steps = int(max_steps)
-        adapt.aim(self._ready(), total=self._max_steps)
+        library_loops.aim(self._ready(), total=self._max_steps)
 
     def set_total_train_batch_size(self, samples: int) -> None:
-        """Samples of one step, to count them."""
+        """Set the samples per step, for the statistics."""
         self._batch = int(samples)
 
     def on_step_begin(self) -> None:
-        """Scripts call it once per step or once per epoch; nothing hangs on it."""
+        """Check that the run has started. Scripts call this once per step or once per epoch; nothing else depends on it."""
         self._ready()
 
     def on_step_end(self, metrics: dict[str, Any] | None = None) -> bool:
-        """Count one step and its metrics (numbers). True: shut the optimizer down and leave."""
+        """Count one step with its metrics (numbers); return True if the script should shut down the optimizer and stop."""
         run = self._ready()
-        run.step({**(metrics or {}), **self._news()})
+        run.step({**(metrics or {}), **self._swarm_metrics()})
         return run.should_stop or (self._max_steps is not None and run.global_step >= self._max_steps)
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Metrics of an evaluation at the present step: numbers and strings."""
+        """Record the metrics of an evaluation at the current step: numbers and strings."""
         self._ready().evaluate(metrics)
 
     def on_train_end(self) -> None:
-        """Leave the swarm and end the run. Calling it again does nothing, nor need it be called: leaving does the same."""
+        """Leave the swarm and end the run. A second call has no effect; the end of the process does the same."""
         run, self._run = self._run, None
         if run is not None:
             membership.leave()
             run.finish()
 
-    def _news(self) -> dict[str, float]:
-        """Of the swarm, once per round."""
-        news = membership.news(self._optimizer, since=self._round)
-        if news:
-            self._round = int(news["swarm/step"])
+    def _swarm_metrics(self) -> dict[str, float]:
+        """Return the swarm's metrics, once per round."""
+        metrics = membership.metrics(self._optimizer, since=self._round)
+        if metrics:
+            self._round = int(metrics["swarm/step"])
             if self._batch and self._run is not None:
-                news["samples"] = (self._run.global_step + 1) * self._batch
-        return news
+                metrics["samples"] = (self._run.global_step + 1) * self._batch
+        return metrics
 
     def _ready(self) -> Run:
         if self._run is None:
             raise UsageError(
-                "this peer is not in a swarm", hint="htp.init(dht, optimizer, local_public_key, …) comes first"
+                "this peer is not in a swarm", hint="call htp.init(dht, optimizer, local_public_key, …) first"
             )
         return self._run
 
 
 def shuffle_apart(local_public_key: bytes) -> None:
-    """Peers start from one seed, so that their models are equal; from here on each draws an order of its own."""
+    """Seed torch differently on each peer. Peers start from one seed for equal models, but must shuffle differently."""
     import_module("torch").manual_seed(int.from_bytes(hashlib.sha256(local_public_key).digest()[:7], "big"))

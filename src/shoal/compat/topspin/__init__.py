@@ -1,6 +1,6 @@
 """TopSpin (versions 4, 5 and 1.2.1) on Shoal's own trainer, so that scripts written for it run unmodified.
 
-`topspin` and `palframe` lead here. Importing this imports nothing else; names load when they are asked for.
+The packages `topspin` and `palframe` import from here. Names are loaded when they are first used.
 """
 
 from __future__ import annotations

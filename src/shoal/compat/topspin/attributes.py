@@ -1,4 +1,4 @@
-"""Attributes of parameters with a rule to them. Each keeps its value in the instance under its own name, as plain ones do."""
+"""Descriptors for parameters with special rules. Values are stored in the instance under the same name, as for plain ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.core.errors import UsageError
 
 
 class Attribute:
-    """A plain attribute that `accept` looks at first. Ranges pass: their values are looked at one by one."""
+    """Attribute whose values pass through `accept`. The values of a range are checked one by one."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -34,29 +34,31 @@ class Attribute:
         return value
 
     def accept(self, instance: Any, value: Any, *, alone: bool) -> Any:
-        """The value to keep; `alone` unless it is one of a range."""
+        """Return the value to store. `alone` is False for a value of a range."""
         return value
 
 
 class OnGpu(Attribute):
-    """True only where there is a GPU. What was asked for is `vars(param)["use_gpu"]`."""
+    """Attribute that is true only if there is a GPU. The value that was set is in `vars(param)["use_gpu"]`."""
 
     def read(self, value: Any) -> Any:
         return value if is_range(value) else bool(value) and _has_gpu()
 
 
 class Choice(Attribute):
+    """Attribute with a fixed set of values; upper and lower case do not matter."""
+
     def __init__(self, *known: str):
         self._known = known
 
     def accept(self, instance: Any, value: Any, *, alone: bool) -> Any:
         if str(value).lower() not in self._known:
-            raise UsageError(f"{self._name} is {value!r}", hint=f"it is one of {', '.join(self._known)}")
+            raise UsageError(f"{self._name} is {value!r}", hint=f"it must be one of {', '.join(self._known)}")
         return str(value).lower()
 
 
 class TrueGradient(Attribute):
-    """Version 1.2.1 had no true gradient with mixed precision, and its results are those without."""
+    """Attribute that turns off mixed precision, as in version 1.2.1, which does not combine it with the true gradient."""
 
     def accept(self, instance: Any, value: Any, *, alone: bool) -> Any:
         if value and alone:
@@ -65,11 +67,11 @@ class TrueGradient(Attribute):
 
 
 class PathWork(Attribute):
-    """Setting it sets the folders below it."""
+    """Attribute that also sets the folders below it."""
 
     def accept(self, instance: Any, value: Any, *, alone: bool) -> Any:
         if getattr(instance, "_workspace_created", False):
-            raise UsageError("path_work cannot be changed: its folder is made already", hint="set it in __init__")
+            raise UsageError("path_work cannot be changed: its folder exists already", hint="set it in __init__")
         value = os.path.normpath(value)
         for name in ("model", "log", "meta", "bug"):
             vars(instance)[f"path_{name}"] = f"{value}/{name}"
@@ -79,7 +81,7 @@ class PathWork(Attribute):
 
 
 class Alias:
-    """Another name for an attribute."""
+    """Second name of an attribute."""
 
     def __init__(self, name: str):
         self._name = name

@@ -1,4 +1,4 @@
-"""How a batch is handed to `train_one_batch`, and what that returns."""
+"""Conversion of batches to calls of `train_one_batch`, and of its return values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ torch: Any = import_module("torch")
 
 
 class Call(NamedTuple):
+    """Arguments of train_one_batch."""
+
     args: list[Any]
     kwargs: dict[str, Any]
 
 
 def as_call(batch: Any) -> Call:
-    """The elements of a batch are arguments; a dict at its end is keyword arguments."""
+    """Return the arguments for a batch: its elements, and a dict at its end as keyword arguments."""
     items = list(batch) if isinstance(batch, list | tuple) else [batch]
     if items and isinstance(items[-1], dict):
         return Call(items[:-1], items[-1])
@@ -25,7 +27,7 @@ def as_call(batch: Any) -> Call:
 
 
 def as_result(returned: Any, call: Call) -> dict[str, Any]:
-    """A loss (version 4), (loss, batch_num), or {"loss", "batch_num", "figure"}: as shoal's trainer takes it."""
+    """Convert a loss (version 4), (loss, batch_num), or {"loss", "batch_num", "figure"} to the format of Shoal's trainer."""
     if isinstance(returned, Mapping) and "loss" in returned:
         loss, count, figures = returned["loss"], returned.get("batch_num"), returned.get("figure") or {}
     elif isinstance(returned, tuple) and len(returned) == 2:
@@ -42,10 +44,8 @@ def as_result(returned: Any, call: Call) -> dict[str, Any]:
 
 
 def batch_num(call: Call) -> int:
-    """Size of the first tensor among the arguments, then among the keyword arguments."""
+    """Return the size of the first tensor among the arguments, then among the keyword arguments."""
     for value in [*call.args, *call.kwargs.values()]:
         if isinstance(value, torch.Tensor) and value.dim():
             return int(value.shape[0])
-    raise UsageError(
-        "how many samples the batch has cannot be told: it holds no tensor", hint='return "batch_num" with the loss'
-    )
+    raise UsageError("the batch size is unknown: the batch contains no tensor", hint='return "batch_num" with the loss')

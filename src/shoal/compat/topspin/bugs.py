@@ -1,6 +1,6 @@
-"""A failed step as TopSpin keeps it, in the folder bug of a run: the batch, the local variables and the model. Never restored from.
+"""Files of a failed step in TopSpin's format, in the folder bug of a run: the batch, the local variables and the model.
 
-The same step can be run again with `shoal replay`, from the capsule that these are taken from.
+They are copied from the step's capsule, with which `shoal replay` runs the step again. A run is never restored from them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from shoal.agent.bugs import capsules_in
+from shoal.agent.data.bug_capsules import capsules_in
 from shoal.compat.topspin.batches import as_call
 from shoal.compat.topspin.logs import Logger
 from shoal.compat.topspin.param import ParamBase
 
 
 def keep(param: ParamBase, capsules: Path, *, rank: int, seen: int) -> None:
-    """Of the newest capsule of this worker, if there is one."""
+    """Write the files from this worker's newest capsule, if there is one."""
     import torch
 
     own = [path for path in capsules_in(capsules) if path.name.endswith(f"-rank-{rank}")]
@@ -39,7 +39,7 @@ def keep(param: ParamBase, capsules: Path, *, rank: int, seen: int) -> None:
             torch.save(
                 {"model_seen_sample_num": seen, "model": found["model"]}, folder / f"model_{seen}.rank_{rank}.pt"
             )
-    Logger.error(f"Exit training abnormally. Check your bug folder {folder}, or see it again: shoal replay {newest}")
+    Logger.error(f"Exit training abnormally. Check your bug folder {folder}, or replay the step: shoal replay {newest}")
 
 
 def _write(path: Path, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""TopSpin's datasets on shoal's: each worker gets its share, every sample comes once per epoch, a restored run goes on exactly."""
+"""TopSpin's datasets on Shoal's: each worker gets its share, each sample once per epoch; a restored run continues exactly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _META = ".meta.palframe.pkl"
 def parse_feat_folder(
     feat_path: str | Iterable[str] | None, valid_file_extension: Iterable[str] = ("pkl", "pydict")
 ) -> list[str]:
-    """Feature files: of a folder and all below it, of a file, or of a list of them. What is not there is left out, and told."""
+    """Return the feature files of a folder and its subfolders, of a file, or of a list of them. Missing ones are logged."""
     if not feat_path:
         return []
     if not isinstance(feat_path, str):
@@ -42,7 +42,7 @@ def parse_feat_folder(
 
 
 def read_features(path: str | Path) -> Iterator[Any]:
-    """The samples of a feature file: one pickled list, or Python values one per line. Open only files you trust."""
+    """Yield the samples of a feature file: one pickled list, or one Python value per line. Open only files you trust."""
     with Path(path).open("rb") as file:
         if file.read(1) == b"\x80":
             file.seek(0)
@@ -52,7 +52,7 @@ def read_features(path: str | Path) -> Iterator[Any]:
 
 
 def _with(make: Callable[[Any, int, Filter, dict[str, Any]], Any]) -> Callable[..., Any]:
-    """A `get_batch_data` as scripts call it."""
+    """Return a `get_batch_data` function with the signature that scripts use."""
 
     def get_batch_data(
         feat_path: Any,
@@ -81,9 +81,9 @@ def _online(feat_path: Any, batch_size: int, keep: Filter, options: dict[str, An
 
 
 small_get_batch_data = _with(_small)
-"""Of files that fit into memory: (epoch, batch) after (epoch, batch)."""
+"""Function that returns an iterable of (epoch, batch) over files that fit into memory."""
 online_get_batch_data = _with(_online)
-"""Of files that do not: they are read one after the other."""
+"""Function that returns an iterable of (epoch, batch) over files of any size, read one after the other."""
 
 
 def variable_get_batch_data(
@@ -99,18 +99,16 @@ def variable_get_batch_data(
     variable_batch_size: Mapping[str | int, int] | None = None,
     length_key_func: Callable[[Any], int] | None = None,
 ) -> Variable:
-    """Batches of samples of like length, as large as `variable_batch_size` says; longer samples are left out."""
+    """Return batches of samples of similar length, with the sizes of `variable_batch_size`; longer samples are left out."""
     if not variable_batch_size:
-        raise UsageError(
-            "variable_batch_size says how large a batch is for each length", hint='{"<=30": 100, "<=128": 30}'
-        )
+        raise UsageError("variable_batch_size must map lengths to batch sizes", hint='{"<=30": 100, "<=128": 30}')
     options = _options(epoch_num, worker_num, shuffle, rank, world_size, pad_batch_data_func)
     samples = iter(_samples(feat_path, sample_filter_func))
     return Variable(samples, variable_batch_size, length=length_key_func or len, drop_longer=True, **options)
 
 
 class DatasetBase(torch.utils.data.Dataset):  # type: ignore[misc]
-    """Override `initialization`, `get_feature` and `__len__`."""
+    """Base class of datasets. Override `initialization`, `get_feature` and `__len__`."""
 
     def __init__(self, feat_path: Any, global_GPU_worker_num: int = 1, global_GPU_worker_rank: int = 0):
         self.feat_path = feat_path
@@ -127,13 +125,13 @@ class DatasetBase(torch.utils.data.Dataset):  # type: ignore[misc]
         raise NotImplementedError(f"{type(self).__name__} needs a __len__()")
 
     def __getitem__(self, index: int) -> Any:
-        """Of indices 0 1 2 3 … the first of two workers has 0 2 …, the second 1 3 …"""
+        """Return a sample of this worker: of two workers, the first has indices 0 2 …, the second 1 3 …"""
         workers = self.global_GPU_worker_num
         return self.get_feature(((index // workers) * workers + self.global_GPU_worker_id) % len(self))
 
 
 class BinDataset(DatasetBase):
-    """Files of records, each its length in four bytes and then so many bytes; mapped, not loaded."""
+    """Dataset of files of records, each with its length in four bytes before its bytes; memory-mapped, not loaded."""
 
     def initialization(self) -> None:
         self._reader = RecordReader(self.feat_path)
@@ -142,7 +140,7 @@ class BinDataset(DatasetBase):
         return len(self._reader)
 
     def decode_bytes_to_sample(self, data: bytes) -> Any:
-        """To be overridden."""
+        """Return the sample in a record, by default its unpickled value; may be overridden."""
         return pickle.loads(data)  # noqa: S301  what TopSpin's records are
 
     def get_feature(self, index: int) -> Any:
@@ -157,7 +155,7 @@ def get_batch_data_helper(
     shuffle: bool = True,
     dataloader_worker_num: int = 4,
 ) -> Small:
-    """Of a DatasetBase, which knows its worker; any other dataset is this worker's own."""
+    """Return batches of a dataset. A DatasetBase is shared by the workers; any other dataset belongs to this worker alone."""
     rank, world = 0, 1
     if isinstance(dataset, DatasetBase):
         rank, world = dataset.global_GPU_worker_id, dataset.global_GPU_worker_num
@@ -170,7 +168,7 @@ def get_batch_data_helper(
 def own_batches(
     dataset: Any, epoch_num: float | None, batch_size: int, worker_num: int, shuffle: bool, pad_batch_data_func: Collate
 ) -> Small:
-    """The same in the order of `topspin.dataset.helper`."""
+    """Call get_batch_data_helper with the argument order of `topspin.dataset.helper`."""
     return get_batch_data_helper(dataset, epoch_num, batch_size, pad_batch_data_func, shuffle, worker_num)
 
 
@@ -191,7 +189,7 @@ def bindataset_get_batch_data(
 
 
 class _Features:
-    """A DatasetBase by the number of the sample, whoever's it is."""
+    """Samples of a DatasetBase by number, independent of the worker."""
 
     def __init__(self, dataset: DatasetBase):
         self._dataset = dataset
@@ -232,12 +230,15 @@ def _samples(feat_path: Any, keep: Filter) -> list[Any]:
 
 def _some(files: list[str], asked: Any) -> list[str]:
     if not files:
-        raise UsageError(f"E3: there are no feature files at {asked}", hint=f"paths begin at {Path.cwd()}")
+        raise UsageError(f"E3: there are no feature files at {asked}", hint=f"relative paths start at {Path.cwd()}")
     return files
 
 
 def _files_of(folder: Path, wanted: set[str]) -> list[str]:
-    """Listed once; the list is kept beside them, for folders of a million files on a slow disk, and made anew when they change."""
+    """Return the files of a folder. Their list is cached in the folder, which may have a million files on a slow disk.
+
+    The list is made again when the folder changes.
+    """
     meta, changed = folder / _META, folder.stat().st_mtime_ns
     try:
         kept = pickle.loads(meta.read_bytes())  # noqa: S301  beside pickles that are loaded anyway
@@ -254,5 +255,5 @@ def _files_of(folder: Path, wanted: set[str]) -> list[str]:
             made = {"valid_file_extension": wanted, "files": names, "changed": folder.stat().st_mtime_ns}
             meta.write_bytes(pickle.dumps(made))
         except OSError as error:
-            Logger.debug(f"the list of files is not kept in {folder}: {error}")
+            Logger.debug(f"the list of files could not be cached in {folder}: {error}")
     return files

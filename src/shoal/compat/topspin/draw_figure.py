@@ -1,4 +1,4 @@
-"""`python -m topspin.tools.draw_figure --path_work P --out_file F.png`: some lines of a run's figures, from here to there."""
+"""Command that draws parts of a run's figures: `python -m topspin.tools.draw_figure --path_work P --out_file F.png`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.compat.topspin.figures import Line, points_of
+from shoal.compat.topspin.figures import Line, points_of, usual_ending
 from shoal.core.errors import NotFound, ShoalError, UsageError
-from shoal.train.figures import chart, moving_mean
+from shoal.train.figures import PNG, SVG, chart, moving_mean
 
 
 def draw_figure(figure_data: Mapping[str, Line], out_file: str, smooth_width: int = 1) -> list[Path]:
-    """One line goes to `out_file`; of several, the others to files beside it. The files made."""
+    """Draw the first line to `out_file` and further ones to files next to it; return the files.
+
+    The ending chooses the format: .svg, or .png. Without matplotlib a .png becomes an .svg of the same name.
+    """
     made: list[Path] = []
     out = Path(out_file)
+    ending = SVG if out.suffix == SVG else usual_ending()
+    if out.suffix == PNG:
+        out = out.with_suffix(ending)
     for name, line in figure_data.items():
         points = moving_mean(points_of(line), smooth_width)
         if points:
-            path = out if not made else out.with_name(f"{out.stem}.{_safe(name)}{out.suffix or '.png'}")
-            path.write_bytes(chart(name, points))
+            path = out if not made else out.with_name(f"{out.stem}.{_safe(name)}{out.suffix or ending}")
+            path.write_bytes(chart(name, points, ending))
             made.append(path)
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="draw_figure", description="Draw what a training has kept.")
+    parser = argparse.ArgumentParser(prog="draw_figure", description="Draw the figures of a training.")
     parser.add_argument("--path_work", required=True, help="work folder of the run")
     parser.add_argument("--show", action="store_true", help="only list the lines")
     parser.add_argument("--x_from", type=int, default=0)
@@ -57,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.show:
         return 0
     if not args.out_file:
-        raise UsageError("say where to draw to", hint="--out_file loss.png, or --show to only list the lines")
+        raise UsageError("no output file was given", hint="--out_file loss.png, or --show to only list the lines")
     wanted = _numbers(args.line_IDs, len(names))
     cut = {names[n]: [[x, y] for x, y in points_of(data[names[n]]) if args.x_from <= x <= args.x_to] for n in wanted}
     for path in draw_figure(cut, args.out_file):

@@ -1,4 +1,4 @@
-"""What a training draws: its losses, its evaluations and the user's own figures, as PNG files and for TensorBoard."""
+"""Figures of a training: losses, evaluations and the user's own values, as picture files and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from shoal.compat.topspin.logs import Logger
-from shoal.train.figures import draw
+from shoal.train.figures import PNG, SVG, draw
 
 Line = list[Any]
-"""Numbers, one per batch; or [batch, number] of evaluations."""
+"""Values of a figure: one number per batch, or [batch, number] for evaluations."""
 
 
 class Figures:
-    """All but the losses, which the trainer keeps; saved and restored with its checkpoints."""
+    """Figures except the losses, which the trainer has. They are saved and restored with its checkpoints."""
 
     def __init__(self) -> None:
         self.lines: dict[str, Line] = {}
@@ -29,7 +29,7 @@ class Figures:
         self.lines.setdefault(name, []).append([batch_id, float(value)])
 
     def with_losses(self, losses: Iterable[float]) -> dict[str, Line]:
-        """As TopSpin keeps them in meta/figure.data and in model files."""
+        """Return all figures as in TopSpin's meta/figure.data and model files."""
         return {"loss": list(losses), **self.lines}
 
     def state_dict(self) -> dict[str, Any]:
@@ -45,15 +45,20 @@ def points_of(line: Line) -> list[tuple[float, float]]:
     return [(p[0], p[1]) if isinstance(p, list | tuple) else (x, p) for x, p in enumerate(line)]
 
 
+def usual_ending() -> str:
+    """Return .png as in TopSpin; without matplotlib, which TopSpin requires and Shoal does not, .svg."""
+    return PNG if find_spec("matplotlib") else SVG
+
+
 def draw_all(path_work: str, data: Mapping[str, Line], widths: Any) -> list[Path]:
-    """`<run>.train.loss.png` and the like in the work folder, one for each line and width of smoothing."""
+    """Draw files such as `<run>.train.loss.png` (.svg without matplotlib) in the work folder, one for each figure and smoothing width."""
     series = {f"train.{name}": points_of(line) for name, line in data.items() if line}
     prefix = Path(path_work) / Path(path_work).name
-    return draw(prefix, series, widths if isinstance(widths, list | tuple) else [widths])
+    return draw(prefix, series, widths if isinstance(widths, list | tuple) else [widths], usual_ending())
 
 
 class Board:
-    """TensorBoard's files in the work folder, over samples; nothing where it is not installed."""
+    """Writer of TensorBoard files in the work folder, by samples; does nothing if TensorBoard is not installed."""
 
     def __init__(self, folder: Path):
         self.writer: Any = None

@@ -1,4 +1,4 @@
-"""The small helpers that TopSpin scripts import from `topspin`, `topspin.tools.helper` or `palframe.nlp`."""
+"""Helper functions that TopSpin scripts import from `topspin`, `topspin.tools.helper` or `palframe.nlp`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_none_or_empty(data: Any) -> bool:
 
 
 def set_random_seeds(seed: int = 0) -> None:
-    """0 draws one."""
+    """Seed all generators; 0 draws a random seed."""
     seed_generators(seed or random.SystemRandom().randrange(1, 2**31))
 
 
@@ -73,7 +73,7 @@ def next_batch(data: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
 
 
 def async_function(f: Callable[..., Any]) -> Callable[..., threading.Thread]:
-    """Calls run in a thread of their own, which is what they return."""
+    """Decorate a function so that each call runs in a new thread and returns that thread."""
 
     @functools.wraps(f)
     def started(*args: Any, **kwargs: Any) -> threading.Thread:
@@ -85,7 +85,7 @@ def async_function(f: Callable[..., Any]) -> Callable[..., threading.Thread]:
 
 
 def timeout(func: Callable[..., Any], args: list[Any], max_time_seconds: float) -> Any:
-    """What it returns, or TimeoutError. It cannot be interrupted: it goes on in its thread."""
+    """Return the function's result, or raise TimeoutError. The function cannot be interrupted and continues in its thread."""
     done: Future[Any] = Future()
 
     def run() -> None:
@@ -99,7 +99,7 @@ def timeout(func: Callable[..., Any], args: list[Any], max_time_seconds: float) 
 
 
 def load_py_data(py_file: str) -> dict[str, Any]:
-    """The names a Python file defines."""
+    """Return the names that a Python file defines."""
     found: dict[str, Any] = vars(load_module_from_full_path(py_file))
     return found
 
@@ -116,7 +116,7 @@ def load_module_from_full_path(path: str) -> Any:
 
 
 def get_module_path(module_name: str) -> str | None:
-    """The entry of sys.path below which a module lies."""
+    """Return the entry of sys.path that contains a module, or None."""
     name = module_name.replace(".", "/") + ".py"
     return next((path or "." for path in sys.path if (Path(path or ".") / name).exists()), None)
 
@@ -124,7 +124,7 @@ def get_module_path(module_name: str) -> str | None:
 def command(
     cmd: str, capture_output: bool = False, server: str | None = None, account: str | None = None
 ) -> tuple[int, str, str]:
-    """Run a shell command here or, over ssh, there: (exit code, stdout, stderr)."""
+    """Run a shell command, on a server over ssh if one is given; return (exit code, stdout, stderr)."""
     host = Host(f"{account}@{server}" if account and server else server or "")
     Logger.debug(f"[start] executing '{cmd}' on {host}")
     done = subprocess.run(host.command(["sh", "-c", cmd]), capture_output=capture_output, text=True, check=False)
@@ -165,7 +165,7 @@ def replace_file_name(file_name: str, old_suffix: str, new_suffix: str) -> str:
 def get_files_in_folder(
     data_path: str, file_extensions: Iterable[str] | None = None, recursive: bool = False
 ) -> Iterator[str]:
-    """Full names, without hidden ones."""
+    """Yield the full names of the files in a folder, without hidden ones."""
     wanted = set(file_extensions or ())
     root = Path(data_path)
     for path in sorted(root.rglob("*") if recursive else root.glob("*")):
@@ -194,7 +194,7 @@ def get_files_line_count(file_names: Iterable[str]) -> int:
 
 
 def pydict_file_read(file_name: str, max_num: int = -1) -> Iterator[Any]:
-    """Python values, one per line."""
+    """Yield the Python values of a file with one value per line. Invalid lines are logged and skipped."""
     for number, line in enumerate(next_line_from_file(file_name), 1):
         if 0 <= max_num < number:
             return
@@ -232,9 +232,9 @@ def display_server_info() -> None:
 
 
 def get_available_gpus(server_ip: str | None = None, account: str | None = None) -> list[int]:
-    """Those hardly used; none where there are none."""
+    """Return the GPUs that are hardly used, on a server if one is given."""
     host = Host(f"{account}@{server_ip}" if account and server_ip else server_ip or "")
-    return probe.free_gpus(host.look({"cwd": "/", "paths": [], "gpus": True})["gpus"])
+    return probe.free_gpus(host.examine({"cwd": "/", "paths": [], "gpus": True})["gpus"])
 
 
 def get_GPU_num() -> int:
@@ -253,7 +253,7 @@ def print_flush(cont: Any, stream: Any = None) -> None:
 
 
 def segment_contain(seg1: list[Any], seg2: list[Any]) -> int:
-    """1: the first holds the second, -1: the other way, 0: neither."""
+    """Return 1 if the first segment contains the second, -1 for the reverse, 0 for neither."""
     if seg1[0] <= seg2[0] and seg2[1] <= seg1[1]:
         return 1
     return -1 if seg2[0] <= seg1[0] and seg1[1] <= seg2[1] else 0
@@ -268,7 +268,7 @@ def segment_intersec(seg1: list[Any], seg2: list[Any]) -> bool:
 
 
 def uniq(data: Iterable[Any]) -> Iterator[Any]:
-    """Of what is sorted."""
+    """Yield the distinct items of sorted data."""
     return (key for key, _ in itertools.groupby(data))
 
 
@@ -281,7 +281,7 @@ def eq(v1: float, v2: float, prec: float = EPSILON) -> bool:
 
 
 def log_sum(ds: list[float]) -> float:
-    """log(p1 + p2 + …) of [log(p1), log(p2), …]."""
+    """Return log(p1 + p2 + …) for [log(p1), log(p2), …]."""
     top = max(ds)
     return top + math.log(sum(math.exp(d - top) for d in ds))
 

@@ -1,6 +1,6 @@
-"""Methods of TopSpin's TrainerBase that projects override although their names begin with an underscore: the loop calls them here too.
+"""Methods of TopSpin's TrainerBase that projects override although their names begin with an underscore.
 
-Those that have no place in this loop are named in a warning when a project overrides them.
+Shoal's loop calls them too. Those it never calls are named in a warning when a project overrides them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_CALLED = (
 
 
 class Hooks:
-    """Methods a TrainerBase calls at certain moments, unless a subclass does something else."""
+    """Default implementations of the methods that TrainerBase calls and subclasses may override."""
 
     _param: ParamBase
     _loop: Loop
@@ -47,14 +47,14 @@ class Hooks:
     _world_size: int
 
     def _draw_figure(self) -> None:
-        """Keep the figures' data and draw it: every `draw_figure_frequency` batches and at the end, on every worker."""
+        """Save and draw the figures. Called every `draw_figure_frequency` batches and at the end, on every worker."""
         if self._rank != 0:
             return
         self._work.keep("figure.data", self._figure_data)
         draw_all(self._param.path_work, self._figure_data, self._param.draw_figure_smooth_width)
 
     def _save_model(self, tag: str = "") -> None:
-        """Write a model file. On the first worker: when a model is the best so far, or due, or the training is stopped."""
+        """Write a model file. Called on the first worker if a model is the best so far or due, or the training is stopped."""
         state = self._loop.state
         info = {
             "batch_id": self._batch_id,
@@ -69,7 +69,7 @@ class Hooks:
         saved.save(self._param.path_model, info, keep=keep, keep_also=self._best_name, tag=tag)
 
     def _update_lr(self) -> None:
-        """Set the learning rate of the step that is about to be made, on every worker."""
+        """Set the learning rate of the next step, on every worker."""
         self._update_lr_ratio(self._loop.lr_ratio)
 
     def _update_lr_ratio(self, ratio: float) -> None:
@@ -77,13 +77,13 @@ class Hooks:
             group["lr"] = ratio * group.setdefault("initial_lr", group["lr"])
 
     def _step_optimizer(self) -> bool:
-        """Make the step; return whether it was made, which mixed precision decides."""
+        """Make the step; return False if mixed precision skipped it."""
         return self._loop.make_step()
 
     def _get_worker_info(self) -> str:
         return f"rank[{self._rank}/{self._world_size}]"
 
-    # what such methods read
+    # --- attributes that such methods read ---
 
     @property
     def _figure_data(self) -> dict[str, Line]:
@@ -91,7 +91,7 @@ class Hooks:
 
     @property
     def _writer(self) -> Any:
-        """TensorBoard's SummaryWriter; None where it is not installed, and on all workers but the first."""
+        """TensorBoard's SummaryWriter; None if it is not installed, and on all workers except the first."""
         return None if self._board is None else self._board.writer
 
     @property
@@ -118,10 +118,10 @@ class Hooks:
     def _loss_history(self) -> list[float]:
         return [loss for _, loss in self._loop.state.losses]
 
-    # inside
+    # --- internal ---
 
     def _draw(self) -> None:
-        """A figure that cannot be drawn ends no training."""
+        """Draw the figures; a failure is logged and does not end the training."""
         try:
             self._draw_figure()
         except Exception as error:
@@ -135,10 +135,10 @@ class Hooks:
 
 
 def warn_of_uncalled(trainer: Hooks) -> None:
-    """Name the methods that this project overrides in vain."""
+    """Log a warning for every method that the project overrides without effect."""
     for name in _NOT_CALLED:
         if hasattr(type(trainer), name):
             Logger.warn(
-                f"{type(trainer).__name__}.{name} is never called by Shoal's loop. Called are train_one_batch, "
+                f"{type(trainer).__name__}.{name} is never called by Shoal's loop, which calls train_one_batch, "
                 "get_training_data, early_stop, _draw_figure, _save_model, _update_lr, _update_lr_ratio and _step_optimizer."
             )

@@ -1,4 +1,4 @@
-"""TopSpin's Logger and Timer, and how they write the time."""
+"""TopSpin's Logger and Timer, and their time format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS = ("DEBUG:", "INFO:", "WARN:", "ERR:")
 
 
 def get_log_time(utc_time: bool = True, country_city: str | None = None) -> str:
-    """Now, in UTC, in a zone such as "Asia/Chongqing", or (utc_time=False) on this machine's clock."""
+    """Return the current time in UTC, in a zone such as "Asia/Chongqing", or (utc_time=False) in local time."""
     return _stamp(_now(country_city) if utc_time else datetime.datetime.now().astimezone(), utc_time, country_city)
 
 
@@ -26,7 +26,7 @@ def get_future_time(
 
 
 def to_readable_time(seconds: float) -> str:
-    """Such as 1 d 2 h 3 m 4.500 s."""
+    """Return a duration such as 1 d 2 h 3 m 4.500 s."""
     if seconds < 0:
         return f"negative time: {seconds} seconds."
     if seconds >= 365 * 24 * 3600:
@@ -42,27 +42,27 @@ def to_readable_time(seconds: float) -> str:
 
 
 class Logger:
-    """debug=0, info=1, warning=2, error=3. All of it is static: there is one log per process."""
+    """Log with the levels debug=0, info=1, warning=2, error=3. All methods are static: there is one log per process."""
 
     level: ClassVar[int] = 1
     outstream: ClassVar[TextIO | None] = None
-    """None is whatever sys.stdout is now."""
+    """Output stream; None: the current sys.stdout."""
     country_city: ClassVar[str] = ""
     _copy: ClassVar[TextIO | None] = None
 
     @staticmethod
     def reset_outstream(out_file: str, append: bool = False) -> None:
-        """Write to a file from now on."""
+        """Write to a file instead of the terminal from now on."""
         Logger.outstream = _opened(out_file, append)
 
     @staticmethod
     def copy_to(out_file: str, append: bool = False) -> None:
-        """Write to a file too, from now on."""
+        """Write also to a file from now on."""
         Logger._copy = _opened(out_file, append)
 
     @staticmethod
     def close() -> None:
-        """Back to the terminal."""
+        """Close the files and write to the terminal again."""
         for stream in (Logger.outstream, Logger._copy):
             if stream not in (None, sys.stdout, sys.stderr):
                 stream.close()
@@ -96,7 +96,7 @@ class Logger:
 
 
 class Timer:
-    """`with Timer("loading") as timer: …`, then `timer.duration` in seconds. Without a title it says nothing."""
+    """Timer: `with Timer("loading") as timer: …`, then `timer.duration` in seconds. Without a title it logs nothing."""
 
     def __init__(self, title: str = ""):
         self.title = title

@@ -1,4 +1,4 @@
-"""Shoal's trainer as TopSpin's: it trains, and tells a TrainerBase what happens."""
+"""Shoal's trainer behind TopSpin's: it trains and calls the methods of a TrainerBase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.train.trainer import Outcome, Trainer
 
 
 class Owner(Protocol):
-    """What the loop needs of a TrainerBase."""
+    """Interface of TrainerBase that the loop uses."""
 
     _param: ParamBase
     _device: Any
@@ -35,7 +35,7 @@ class Owner(Protocol):
 
 
 class Loop(Trainer):
-    """Without evaluations: a model is kept whenever one would be due."""
+    """Trainer without evaluations. It saves a model whenever an evaluation would be due."""
 
     def __init__(self, owner: Owner, model: Any, optimizer: Any):
         self._owner = owner
@@ -64,7 +64,7 @@ class Loop(Trainer):
         return as_result(self._owner.train_one_batch(*call.args, **call.kwargs), call)
 
     def report(self) -> str:
-        """Samples per second, what of the time goes to data and network, memory, time left."""
+        """Return speed, share of time spent on data and network, memory, and time left as text."""
         return self._watch.report()
 
     def training_data(self) -> Any:
@@ -72,17 +72,18 @@ class Loop(Trainer):
 
     @property
     def lr_ratio(self) -> float:
-        """The learning rate of this moment, as a part of the initial one."""
+        """Current learning rate as a share of the initial one."""
         return self._ratio(self.state.seen)
 
     def make_step(self) -> bool:
+        """Step the optimizer as Shoal does; return whether the step was made."""
         return super()._step_optimizer()
 
     def _set_lr(self) -> None:
         self._owner._update_lr()
 
     def _step_optimizer(self) -> bool:
-        # TopSpin's own returns nothing.
+        # TopSpin's own method returns None.
         return self._owner._step_optimizer() is not False
 
     def early_stop(self, state: State) -> bool:
@@ -116,10 +117,10 @@ class Loop(Trainer):
 
 
 class EvaluatingLoop(Loop):
-    """With a validation file or test files."""
+    """Trainer that evaluates a validation file or test files."""
 
     def evaluate(self) -> dict[str, float]:
-        # A predictor is made anew each time, with random weights at first; the training's draws stay as they were.
+        # A predictor is created each time, with random initial weights: restore the training's random state afterwards.
         put_back = keep_cpu()
         try:
             return self._owner._evaluate_files()
@@ -128,7 +129,7 @@ class EvaluatingLoop(Loop):
 
 
 def native_params(param: ParamBase) -> Params:
-    """The same in shoal's names."""
+    """Return Shoal's parameters for TopSpin's."""
     param.check_param_validity()
     return Params(
         seed=param.real_seed,

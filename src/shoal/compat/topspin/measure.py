@@ -1,4 +1,4 @@
-"""TopSpin's Measure: the numbers as dicts, rounded as it rounds them."""
+"""TopSpin's Measure: scores as dicts, rounded as in TopSpin."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from shoal.train import measure
 
 
 class Measure:
+    """Static methods of TopSpin's Measure."""
+
     @staticmethod
     def calc_WER(
         ref_list: list[str], hyp_list: list[str], parallel: bool = False, case_sensitive: bool = False
     ) -> float:
-        """Word error rate over all texts. `parallel` is accepted and changes nothing."""
+        """Return the word error rate over all texts. `parallel` is accepted and has no effect."""
         return measure.word_error_rate(ref_list, hyp_list, case_sensitive=case_sensitive)
 
     @staticmethod
     def calc_precision_recall_fvalue(true_labels: list[Any], preded_labels: list[Any]) -> dict[Any, Any]:
-        """Recall, precision and f of each label; weighted_f and accuracy of all.
+        """Return recall, precision and f of each label, and weighted_f and accuracy of all.
 
         As in TopSpin, weighted_f is the mean of the f values after these were rounded to four digits.
         """
@@ -42,7 +44,7 @@ class Measure:
 
     @staticmethod
     def calc_kappa_coefficient(true_labels: list[Any], preded_labels: list[Any]) -> float:
-        """Cohen's."""
+        """Return Cohen's kappa."""
         return measure.cohen_kappa(true_labels, preded_labels)
 
     @staticmethod

@@ -15,10 +15,10 @@ torch: Any = import_module("torch")
 
 
 class ModelBase(torch.nn.Module):  # type: ignore[misc]
-    """A module with its parameters in `_param`."""
+    """Module with its parameters in `_param`."""
 
     def __init__(self, param: ParamBase):
-        param.settle()
+        param.use_first_variant()
         super().__init__()
         self._param = param
         self._device = torch.device("cpu")
@@ -27,19 +27,19 @@ class ModelBase(torch.nn.Module):  # type: ignore[misc]
         self._device = device
 
     def load_model(self, model_file: str) -> dict[str, Any]:
-        """Weights of a file; what it lacks stays as it is. All that the file holds."""
+        """Load the weights in a file and return its whole content. Weights that are missing in the file stay unchanged."""
         return load_weights(self, model_file, self._device)
 
     def load_model_from_folder(self) -> dict[str, Any] | None:
-        """The newest of the run in `path_work`, if there is one."""
+        """Load the newest model of the run in `path_work`; return its content, or None if there is none."""
         return load_newest(self, self._param, self._device)
 
 
 class ModelWrapperBase:
-    """`ModelWrapperBase(param, model)` or, as of version 5, `ModelWrapperBase(param, ModelClass)`."""
+    """Wrapper of a model: `ModelWrapperBase(param, model)` or, since version 5, `ModelWrapperBase(param, ModelClass)`."""
 
     def __init__(self, param: ParamBase, user_model: Any):
-        param.settle()
+        param.use_first_variant()
         self._param = param
         self._device = ensure_group(param.use_gpu)
         made = user_model if isinstance(user_model, torch.nn.Module) else user_model(param)
@@ -48,11 +48,11 @@ class ModelWrapperBase:
 
     @property
     def _model(self) -> Any:
-        """In a training step the one whose gradients are exchanged, otherwise the plain one."""
+        """Model in use: in a training step the wrapped one, whose gradients are exchanged, otherwise the plain one."""
         return self._in_use()
 
     def evaluate_file(self, data_file: str) -> float:
-        """An error: smaller is better."""
+        """Return the error on a data file; smaller is better. Must be overridden."""
         raise NotImplementedError(f"{type(self).__name__} needs an evaluate_file(data_file)")
 
     def predict(self, *batch: Any) -> Any:
@@ -72,7 +72,7 @@ def load_weights(model: Any, model_file: str, device: Any) -> dict[str, Any]:
     info = saved.load(model_file, device)
     fit = model.load_state_dict(info["model"], strict=False)
     if fit.missing_keys or fit.unexpected_keys:
-        Logger.warn(f"{model_file}: missing are {fit.missing_keys}, not used are {fit.unexpected_keys}")
+        Logger.warn(f"{model_file}: missing weights: {fit.missing_keys}, unused weights: {fit.unexpected_keys}")
     Logger.info(f"Model loading is done: {model_file}")
     return info
 

@@ -1,4 +1,4 @@
-"""The pieces of models that TopSpin scripts import from `topspin`, `topspin.tools.nn_helper` or `palframe.pytorch.nlp_torch`."""
+"""Model parts that TopSpin scripts import from `topspin`, `topspin.tools.nn_helper` or `palframe.pytorch.nlp_torch`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def nan_tensor() -> Any:
 
 
 def isabnormal(x: Any) -> bool:
-    """Whether it holds a NaN or an infinity; None does not."""
+    """Check whether a tensor has a NaN or an infinity; False for None."""
     return x is not None and _has_non_finite(x)
 
 
@@ -64,13 +64,13 @@ def check_nan(tensor: Any, name: str) -> None:
 
 
 def display_model_parameters(model: Any) -> int:
-    """Log them, the largest first; how many numbers they are."""
+    """Log the parameters, the largest first; return the total number of values."""
     Logger.info("\n" + parameter_table(model))
     return sum(p.numel() for p in model.parameters())
 
 
 def run_rnn_seq(layer: Any, x: Any, real_len: Any, hidden: Any, packed_input: bool) -> Any:
-    """The outputs for x [batch, length, dim]; packed, what is beyond the real lengths has no influence."""
+    """Return the outputs for x [batch, length, dim]. With `packed_input` padding has no influence."""
     outputs = run_rnn(layer, x, real_len if packed_input else None, hidden)
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
@@ -80,7 +80,7 @@ def one_hot(batch: int, label_num: int, y: Any, value: float = 1) -> Any:
 
 
 def topK_mask_logits(logits: Any, topk: int = -1, acum_prob_limit: float = -1) -> Any:
-    """All but the `topk` largest, or those beyond so much probability, made impossible."""
+    """Set the logits to -inf except the `topk` largest, or the most likely up to `acum_prob_limit`."""
     if 0 < topk < logits.size(-1):
         return top_k_logits(logits, topk)
     return top_p_logits(logits, acum_prob_limit) if 0 < acum_prob_limit < 1 else logits

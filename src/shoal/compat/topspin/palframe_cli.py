@@ -20,13 +20,13 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "train_files": (str, "training files"),
     "vali_files": (str, "validation file"),
     "test_files": (str, "test files"),
-    "path_initial_model": (str, "model to begin with"),
+    "path_initial_model": (str, "model to start from"),
     "gpus": (ast.literal_eval, "such as [0,1,2]"),
     "gpu_num": (int, "workers per server"),
     "epoch_num": (float, "epochs to train"),
     "max_train_step": (int, "steps to train"),
-    "model_saved_num": (int, "models kept"),
-    "iter_num_update_optimizer": (int, "batches that make one step"),
+    "model_saved_num": (int, "number of models to keep"),
+    "iter_num_update_optimizer": (int, "batches per step"),
     "batch_size": (int, "samples per batch and worker"),
 }
 _NAMES = {"vali_files": "vali_file"}
@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="palframe", description="Begin, start and stop trainings.")
+    parser = argparse.ArgumentParser(prog="palframe", description="Create projects, start and stop trainings.")
     commands = parser.add_subparsers(required=True)
-    init = commands.add_parser("init", help="begin a new project")
-    init.add_argument("name", nargs="?", help="of its folder (asked for unless given)")
+    init = commands.add_parser("init", help="create a new project")
+    init.add_argument("name", nargs="?", help="name of the project folder (default: prompt for it)")
     init.add_argument("--debug_level", type=int, default=1)
     init.set_defaults(run=_init)
     start = commands.add_parser("start_dist_train", help="start a distributed training")
@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--train_script_name", default="train.py")
     start.add_argument("--param_script_name", default="param.py")
     start.add_argument("--param_cls_name", default="Param")
-    start.add_argument("--trainer_cls_name", default="Trainer", help="accepted; the script says which it trains with")
+    start.add_argument(
+        "--trainer_cls_name", default="Trainer", help="accepted and ignored: the script chooses its trainer"
+    )
     start.add_argument("--extra_run_tag", help="added to the name of the run")
     start.add_argument("--debug_level", type=int, default=1)
     for name, (kind, words) in _SETTINGS.items():
@@ -77,7 +79,7 @@ def _start(args: argparse.Namespace) -> int:
             )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    # As a module of that path, so that the workers find the class again when they load the parameters.
+    # Imported as a module of that path, so that the workers find the class when they unpickle the parameters.
     module = importlib.import_module(".".join(source.resolve().relative_to(Path.cwd()).with_suffix("").parts))
     param = getattr(module, args.param_cls_name).get_instance()
     for name in _SETTINGS:
@@ -95,11 +97,11 @@ def _init(args: argparse.Namespace) -> int:
     name = args.name or input("project name: ").strip()
     if not name.isidentifier():
         raise UsageError(
-            f"{name!r} cannot be a project", hint="a name of letters, digits and _, as Python's modules have"
+            f"{name!r} is not a valid project name", hint="use letters, digits and _, as for Python modules"
         )
     folder = Path(name)
     if folder.exists():
-        raise NameTaken(f"there is a {name} already")
+        raise NameTaken(f"{name} exists already")
     folder.mkdir(parents=True)
     for file, text in _project(name).items():
         (folder / file).write_text(text)

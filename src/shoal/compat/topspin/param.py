@@ -1,4 +1,4 @@
-"""TopSpin's parameters: a class of attributes, one instance per process, any attribute a ParameterRange of values to try."""
+"""TopSpin's parameters: a class with one instance per process. Any attribute may have a ParameterRange of values to try."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shoal.compat.topspin import seeds
 from shoal.compat.topspin.attributes import Alias, Choice, OnGpu, PathWork, TrueGradient
 from shoal.compat.topspin.logs import Logger, get_log_time
 from shoal.core.errors import UsageError
-from shoal.core.grid import axes
+from shoal.core.param_grid import axes
 from shoal.train.preflight import data_paths
 
 PARAM_FILE = "param_file"
-"""Environment variable: where a worker finds its parameters."""
+"""Environment variable with the file of a worker's parameters."""
 
 
 class ParameterRange:
-    """Values to try. Those with `grouped_attribute` go hand in hand; all others are combined with each other."""
+    """Values to try. Ranges with `grouped_attribute` change together; all others are combined with each other."""
 
     def __init__(self, values: Sequence[Any], grouped_attribute: bool = False):
         self.values = list(values)
@@ -37,7 +37,7 @@ class ParameterRange:
 
 
 class ParamBase(abc.ABC):
-    """Subclass it, set attributes in `__init__`, and get the one instance with `Param.get_instance()`."""
+    """Base class of parameters. Set attributes in `__init__` and get the only instance with `Param.get_instance()`."""
 
     instances: ClassVar[dict[str, ParamBase]] = {}
     _opened: ClassVar[set[str]] = set()
@@ -48,7 +48,7 @@ class ParamBase(abc.ABC):
     use_gpu: Any = OnGpu()
     lr_decay_strategy: Any = Choice("linear", "stepwise_sgd")
     true_gradient: Any = TrueGradient()
-    # What version 4 called them.
+    # Names of version 4.
     batch_size: Any = Alias("batch_size_one_gpu")
     model_kept_num: Any = Alias("model_saved_num")
 
@@ -68,7 +68,7 @@ class ParamBase(abc.ABC):
         self.restore_from_last_train = bool(restored)
         if restored:
             if not Path(restored).is_dir():
-                raise UsageError(f"there is no run to go on with at {restored}", hint="give the path_work of a run")
+                raise UsageError(f"there is no run to restore at {restored}", hint="give the path_work of a run")
             self.run_tag = run_tag
             self.path_work = restored
         else:
@@ -125,7 +125,7 @@ class ParamBase(abc.ABC):
 
     @classmethod
     def get_instance(cls) -> Self:
-        """The one of this process: the worker's, when a starter has started it, else a new one."""
+        """Return the only instance of this process: the starter's parameters in a worker, else a new one."""
         key = str(cls)
         if key not in ParamBase.instances:
             file = os.environ.get(PARAM_FILE)
@@ -144,15 +144,15 @@ class ParamBase(abc.ABC):
 
     @property
     def real_seed(self) -> int:
-        """`seed`, or where that is 0 (random) the one drawn for this run; a restored run has it again."""
+        """`seed`, or if that is 0 (random), the seed drawn for this run, which a restored run uses again."""
         return int(self.seed or self.run_seed)
 
     def is_instance(self) -> bool:
-        """Whether no ParameterRange is left."""
+        """Return True if no attribute has a ParameterRange."""
         return not any(isinstance(v, ParameterRange) for v in vars(self).values())
 
     def generate_all_variants(self) -> Iterator[Self]:
-        """One after the other without any range: in the order of attributes the first changes slowest, groups fastest."""
+        """Yield all combinations of the ranges' values. The first attribute changes slowest, groups fastest."""
         ranges = {name: v for name, v in vars(self).items() if isinstance(v, ParameterRange)}
         if not ranges:
             yield self
@@ -167,11 +167,11 @@ class ParamBase(abc.ABC):
             yield variant
 
     def clone(self) -> Self:
-        """The same again, in a work folder of its own."""
+        """Return a copy with a work folder of its own."""
         return self._copied(f"{self.path_work}.clone_{next(ParamBase._clones)}")
 
-    def settle(self) -> None:
-        """In debug mode one training is run: the first variant of what has ranges."""
+    def use_first_variant(self) -> None:
+        """Replace ranges by the values of the first variant, for debug mode, which runs a single training."""
         if not self.is_instance():
             first = next(self.generate_all_variants())
             Logger.warn(f"debug mode runs the first of the variants: {first.path_work}")
@@ -179,7 +179,7 @@ class ParamBase(abc.ABC):
             vars(self).update(vars(first))
 
     def create_workspace(self) -> None:
-        """Make the work folder. What a run before has left there stays."""
+        """Create the work folder. Existing files stay."""
         self.check_param_validity()
         Logger.info(f"ParamBase.create_workspace: {self.path_work}")
         for folder in (self.path_model, self.path_log, self.path_meta, self.path_bug):
@@ -190,7 +190,7 @@ class ParamBase(abc.ABC):
         self._workspace_created = True
 
     def size_divided_by_16(self, size: float, unit: int = 16) -> int:
-        """The next multiple of 16: sizes that tensor cores like."""
+        """Return the next multiple of 16, which suits tensor cores."""
         return int(-(-size // unit) * unit)
 
     def display(self) -> None:
@@ -200,7 +200,7 @@ class ParamBase(abc.ABC):
         Logger.info("-" * 64)
 
     def check_param_validity(self) -> None:
-        """UsageError with all that is wrong."""
+        """Raise UsageError with all problems, if there are any."""
         wrong = []
         if (self.epoch_num is None) == (self.max_train_step is None):
             wrong.append("set exactly one of epoch_num and max_train_step")
@@ -217,7 +217,7 @@ class ParamBase(abc.ABC):
             raise UsageError(f"{type(self).__name__}: {'; '.join(wrong)}")
 
     def data_paths(self) -> list[str]:
-        """Of training, validation and tests, in all variants."""
+        """Return the paths of training, validation and test data in all variants."""
         given = (self.train_files, self.vali_file, self.test_files)
         return data_paths(*(v.values if isinstance(v, ParameterRange) else v for v in given))
 
@@ -231,7 +231,7 @@ class ParamBase(abc.ABC):
         key = str(type(self))
         if key in ParamBase.instances or key not in ParamBase._opened:
             raise UsageError(
-                f"there is one {type(self).__name__} per process, and it is not made by calling the class",
+                f"{type(self).__name__} has one instance per process and cannot be created by calling the class",
                 hint=f"{type(self).__name__}.get_instance()",
             )
 
@@ -244,7 +244,7 @@ class ParamBase(abc.ABC):
 
 
 class ParamBase4(ParamBase):
-    """With the defaults of version 4 (palframe.pytorch.estimator4)."""
+    """ParamBase with the defaults of version 4 (palframe.pytorch.estimator4)."""
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
@@ -260,7 +260,7 @@ class ParamBase4(ParamBase):
 
 
 class ParamBase5(ParamBase):
-    """With the defaults of version 5 (palframe.pytorch.estimator5)."""
+    """ParamBase with the defaults of version 5 (palframe.pytorch.estimator5)."""
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
@@ -269,7 +269,7 @@ class ParamBase5(ParamBase):
 
 
 def _unused(path: str) -> str:
-    """Runs begun in the same second get a folder each."""
+    """Return a path that does not exist, as two runs may start in the same second."""
     if not Path(path).exists():
         return path
     return next(p for n in itertools.count(2) if not Path(p := f"{path}-{n}").exists())

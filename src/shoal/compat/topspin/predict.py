@@ -1,4 +1,4 @@
-"""TopSpin's PredictorBase: a trained model put to use, without gradients."""
+"""TopSpin's PredictorBase: prediction with a trained model, without gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ torch: Any = import_module("torch")
 
 
 class PredictorBase:
-    """Of a model (1.2.1), or of a model wrapper (versions 4 and 5), which then loads `path_inference_model` at once."""
+    """Predictor of a model (1.2.1) or of a model wrapper (versions 4 and 5), which loads `path_inference_model` at once."""
 
     def __init__(self, model: Any):
         self._param = model._param
@@ -28,14 +28,14 @@ class PredictorBase:
         self._model.eval()
 
     def load_model(self) -> dict[str, Any]:
-        """The one at `path_inference_model`."""
+        """Load the model at `path_inference_model` and return the file's content."""
         if self._model_wrapper is not None:
             return self._model_wrapper._load_model_file(self._param.path_inference_model)
         info: dict[str, Any] = self._model.load_model(self._param.path_inference_model)
         return info
 
     def evaluate_file(self, data_file: str) -> float:
-        """An error: smaller is better."""
+        """Return the error on a data file; smaller is better."""
         if self._model_wrapper is None:
             raise NotImplementedError(f"{type(self).__name__} needs an evaluate_file(data_file)")
         with torch.no_grad():

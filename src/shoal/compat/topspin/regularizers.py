@@ -20,7 +20,7 @@ def vat_adversarial_loss(
     xi: float = 1e-6,
     power_iteration_num: int = 1,
 ) -> Any:
-    """How much the logits change when x is moved by `epsilon` in the worst direction. `model_fn` gives logits, or (logits, …)."""
+    """Return the change of the logits if x moves by `epsilon` in the worst direction. `model_fn` may return (logits, …)."""
 
     def forward(moved: Any) -> Any:
         made = model_fn(moved)
@@ -30,7 +30,7 @@ def vat_adversarial_loss(
 
 
 def r_drop_regularize(logits: Any, logits_2: Any, task_type: str = "classification") -> Any:
-    """How far two passes of the same batch are apart."""
+    """Return the R-Drop loss between two passes of the same batch."""
     if task_type != "classification":
         raise UsageError(f"task_type is {task_type!r}", hint="R-Drop is for classification")
     return rdrop_loss(logits, logits_2)

@@ -1,4 +1,4 @@
-"""The model files of TopSpin: `model/model_<samples>.pt` and the list of them in `model/checkpoint`, the newest last."""
+"""Model files of TopSpin: `model/model_<samples>.pt`, and their list in `model/checkpoint`, the newest last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch: Any = import_module("torch")
 
 
 def load(file: str, device: Any = "cpu") -> dict[str, Any]:
-    """What is in a model file: `model` and whatever was saved with it."""
+    """Return the content of a model file: the weights under `model`, and everything saved with them."""
     if not Path(file).is_file():
         raise UsageError(
             f"there is no model file {file}", hint="model files are in the folder model of a run's path_work"
@@ -23,18 +23,18 @@ def load(file: str, device: Any = "cpu") -> dict[str, Any]:
             info = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:
         raise UsageError(f"{file} cannot be loaded: {error}") from error
-    if isinstance(info, list) and len(info) > 3:  # of version 3
+    if isinstance(info, list) and len(info) > 3:  # format of version 3
         info = {"model": info[3]}
     if not isinstance(info, dict) or not isinstance(info.get("model"), dict):
         raise UsageError(
-            f"{file} is not a model file of TopSpin", hint='it holds a dict with the weights under "model"'
+            f"{file} is not a model file of TopSpin", hint='it must contain a dict with the weights under "model"'
         )
     info["model"] = _plain(info["model"])
     return info
 
 
 def newest(path_model: str) -> str | None:
-    """The last file of the list that is there."""
+    """Return the last file of the list that exists, or None."""
     listed = Path(path_model) / "checkpoint"
     names = listed.read_text().split() if listed.is_file() else []
     return next((str(listed.parent / n) for n in reversed(names) if (listed.parent / n).is_file()), None)
@@ -43,7 +43,7 @@ def newest(path_model: str) -> str | None:
 def save(
     path_model: str, info: dict[str, Any], *, keep: int, keep_also: str | None = None, tag: str = ""
 ) -> str | None:
-    """A new model file, of so many samples as `info` says; its name. All but the newest `keep` go, except `keep_also`."""
+    """Write a model file and return its name; delete all except the newest `keep` files and `keep_also`."""
     if keep <= 0:
         return None
     folder = Path(path_model)
@@ -63,18 +63,18 @@ def save(
 
 
 def _plain(weights: dict[str, Any]) -> dict[str, Any]:
-    """Version 4 saved them with the names of DistributedDataParallel."""
+    """Return weights without the prefix of DistributedDataParallel, which version 4 saved."""
     if weights and all(name.startswith("module.") for name in weights):
         return {name.removeprefix("module."): value for name, value in weights.items()}
     return weights
 
 
 def _harmless() -> list[Any]:
-    """What TopSpin's own files hold besides tensors: figures in a defaultdict, errors as numpy's numbers."""
+    """Return the safe types in TopSpin's files besides tensors: defaultdict for figures, numpy numbers for errors."""
     numpy: Any = import_module("numpy")
     scalar = import_module("numpy._core.multiarray").scalar
     floats = [type(numpy.dtype(name)) for name in ("float64", "float32")]
-    # torch fills plain dicts only.
+    # torch's safe loader fills plain dicts only.
     return [
         list,
         numpy.dtype,

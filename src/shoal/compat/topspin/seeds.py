@@ -1,4 +1,4 @@
-"""The random seed of the run at hand, for code that is not handed its parameters."""
+"""Random seed of the current run, for code that does not get its parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _of_run: int | None = None
 
 
 def seed_generators(seed: int) -> None:
-    """Nothing for 0, which means random. Of torch and numpy only where they are in use already."""
+    """Seed Python's generator, and those of torch and numpy if they are imported. A seed of 0 means random: do nothing."""
     if not seed:
         return
     random.seed(seed)
@@ -22,18 +22,18 @@ def seed_generators(seed: int) -> None:
 
 
 def begin(seed: int) -> None:
-    """This run's: on every worker, and again when it is restored, the same."""
+    """Set the seed of this run. It is the same on every worker and after a restore."""
     global _of_run
     _of_run = seed
 
 
 def of_run() -> int:
-    """What data is shuffled by. Outside of a run it is drawn."""
+    """Return the seed for shuffling data; outside of a run, a random one."""
     return random.getrandbits(31) if _of_run is None else _of_run
 
 
 def kept_in(path_meta: str) -> int | None:
-    """Of a run that was begun before."""
+    """Return the seed stored by an earlier start of the run, or None."""
     with contextlib.suppress(OSError, ValueError):
         return int((Path(path_meta) / "seed").read_text())
     return None

@@ -1,4 +1,4 @@
-"""What has to be right on every worker before a training begins."""
+"""Preparation of every worker before a training starts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ torch: Any = import_module("torch")
 
 
 def make_optimizer(param: ParamBase, model: Any) -> Any:
-    """All parameters in one group, as TopSpin has them."""
+    """Return an optimizer with all parameters in one group, as in TopSpin."""
     kind = find_optimizer(param.optimizer_name)
     return kind(model.parameters(), lr=param.lr, weight_decay=param.weight_decay)
 
 
 def load_initial(file: str, model: Any, optimizer: Any, device: Any) -> None:
-    """Weights to begin with, and the optimizer's state if the file has one that fits; nothing else of what was before."""
+    """Load initial weights, and the optimizer's state if the file has a matching one. Nothing else is restored."""
     Logger.info(f"Loading initial model '{file}'")
     info = model.load_model(file) if isinstance(model, ModelBase) else load_weights(model, file, device)
     state = (info or {}).get("optimizer_state")
@@ -32,11 +32,11 @@ def load_initial(file: str, model: Any, optimizer: Any, device: Any) -> None:
     try:
         optimizer.load_state_dict(state)
     except ValueError as error:
-        Logger.warn(f"the optimizer's state in {file} does not fit, and begins anew: {error}")
+        Logger.warn(f"the optimizer's state in {file} does not match, so the optimizer starts fresh: {error}")
 
 
 def set_machine(param: ParamBase) -> None:
-    """Threads, no more than there are cores for the workers of this machine; and cuDNN."""
+    """Set cuDNN options and the number of threads, at most the cores per worker of this machine."""
     cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     torch.set_num_threads(max(1, min(int(param.num_threads_cpu), cores)))
     torch.backends.cudnn.deterministic = param.cudnn_deterministic
@@ -44,7 +44,7 @@ def set_machine(param: ParamBase) -> None:
 
 
 def agree(param: ParamBase) -> None:
-    """Workers that no starter has given their parameters take the work folder and the seed of the first."""
+    """Use the first worker's work folder and seed on all workers, unless a starter has provided the parameters."""
     if torch.distributed.get_world_size() == 1 or os.environ.get(PARAM_FILE):
         return
     box = [param.path_work, param.run_seed]

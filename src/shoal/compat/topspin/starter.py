@@ -1,4 +1,4 @@
-"""TopSpin's ways to start a training: many over a pool of servers (start_train, RunManager), or one over several servers."""
+"""TopSpin's starters: many trainings over a pool of servers (start_train, RunManager), or one over several servers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shoal.compat.topspin.param import PARAM_FILE, ParamBase
 from shoal.compat.topspin.stopping import LOCK, clear_server, stop_distributed_train, stop_train
 from shoal.compat.topspin.workspace import DONE, Workspace, read_result
 from shoal.core.errors import UsageError
-from shoal.train import gangs, modes
-from shoal.train.gangs import Result
+from shoal.train import launch_groups, modes
 from shoal.train.hosts import Host, read_servers
 from shoal.train.launch import STOPPED
+from shoal.train.launch_groups import Result
 from shoal.train.preflight import Needs, Place, Ready
 
 __all__ = [
@@ -39,7 +39,7 @@ _BATCH = "batch_task.run_id_"
 
 
 class Server:
-    """A machine and its GPUs that may be used; without GPUs the numbers only say how many workers it takes."""
+    """A machine and the GPUs to use there. Without GPUs the numbers only define how many workers it can run."""
 
     def __init__(self, ip: str | None, gpus: Sequence[int]):
         if not isinstance(gpus, list | tuple) or not gpus:
@@ -48,7 +48,7 @@ class Server:
 
 
 class Task:
-    """One training: its parameters, without ranges, and the script with its arguments."""
+    """One training: its parameters without ranges, and the script with its arguments."""
 
     def __init__(self, param: ParamBase, source_script_and_params: str):
         if not param.is_instance():
@@ -58,10 +58,10 @@ class Task:
             )
         self.param, self.entry = param, _entry(source_script_and_params)
 
-    def native(self) -> gangs.Task:
+    def native(self) -> launch_groups.Task:
         param = self.param
         param_file = Path(param.path_meta).absolute() / "param.pkl"
-        return gangs.Task(
+        return launch_groups.Task(
             name=param.path_work,
             entry=self.entry,
             logs=Path(param.path_log),
@@ -78,24 +78,24 @@ class Task:
         param: Any = self.param
         param.create_workspace()
         param.worker_IPs = ",".join(ready.address for ready in places)
-        Workspace(param, rank=0).tell(**{**read_result(param.path_work), "status": "starting", "error": None})
-        # The folder is there now, yet each worker makes sure of it again.
+        Workspace(param, rank=0).record(**{**read_result(param.path_work), "status": "starting", "error": None})
+        # The folder exists now, but each worker creates it again if necessary.
         vars(param).pop("_workspace_created", None)
         param_file.write_bytes(pickle.dumps(param))
 
 
 class RunManager:
-    """Runs tasks over servers, as many at a time as fit: `RunManager(tasks, servers).run()`."""
+    """Runs tasks over servers, as many at once as there are slots: `RunManager(tasks, servers).run()`."""
 
     avail_opts = ("no_GPU_check", "run_tag")
 
     def __init__(self, tasks: Sequence[Task], servers: Sequence[Server], *, root: Path | None = None, **options: Any):
-        """`root`: folder of a batch to go on with."""
+        """Create a batch of tasks. `root` is the folder of an existing batch to continue."""
         unknown = sorted(set(options) - set(self.avail_opts))
         if unknown or not tasks or not servers:
             said = f"there is no option {unknown[0]}" if unknown else f"there is no {'task' if servers else 'server'}"
             raise UsageError(f"RunManager: {said}", hint=f"options are {', '.join(self.avail_opts)}")
-        # New ones are to lie beside each other, wherever they are now.
+        # New runs are moved next to each other, so only the names of their folders must differ.
         folders = [
             p.path_work if p.restore_from_last_train else Path(p.path_work).name for p in (t.param for t in tasks)
         ]
@@ -106,7 +106,7 @@ class RunManager:
 
     @property
     def path_work(self) -> str:
-        """Of the batch: what the stopper takes, and where the results are."""
+        """Folder of the batch, for the stopper and with the results."""
         return str(self._root)
 
     def run(self) -> list[Result]:
@@ -165,7 +165,7 @@ def start_train(
 ) -> list[Result]:
     """Train every variant of the parameters over the servers. Ends the process with an exit code above 0 if one failed.
 
-    Parameters restored from the folder of a batch go on with it: variants that are done stay as they are.
+    With parameters restored from the folder of a batch, only its unfinished variants are trained.
     """
     variants, root = list(param.generate_all_variants()), None
     if param.restore_from_last_train and _BATCH in Path(param.path_work).name:
@@ -176,12 +176,12 @@ def start_train(
             return []
     tasks = [Task(variant, source_script_and_params) for variant in variants]
     results = RunManager(tasks, servers, root=root, **kwargs).run()
-    _leave_unless_fine(results)
+    _exit_unless_fine(results)
     return results
 
 
 def start_distributed_train(param: ParamBase, source_script_and_params: str) -> Result:
-    """Train over the servers of `param.servers_file`, `param.gpu_num` workers on each; on this machine if there is none."""
+    """Train over the servers of `param.servers_file` with `param.gpu_num` workers on each; without a file, on this machine."""
     if not param.is_instance():
         raise UsageError(
             "distributed training takes one variant of the parameters",
@@ -198,7 +198,7 @@ def start_distributed_train(param: ParamBase, source_script_and_params: str) -> 
     )
     began = time.monotonic()
     Logger.info(f"To stop it: python -m topspin.estimator.stopper {param.path_work}")
-    # The last one leads, as it always has.
+    # Rank 0 is on the last server, as in TopSpin.
     result = modes.run_distributed(task.native(), [places[-1], *places[:-1]], needs, modes.Desk(tell=Logger.info))
     words = {
         "finished": "succeeds",
@@ -211,12 +211,12 @@ def start_distributed_train(param: ParamBase, source_script_and_params: str) -> 
         f"Distributed running '{param.path_work}' {words[result.status]}{score}, "
         f"taking {to_readable_time(time.monotonic() - began)}."
     )
-    _leave_unless_fine([result])
+    _exit_unless_fine([result])
     return result
 
 
 def _left_of(root: Path, variants: Sequence[ParamBase]) -> list[ParamBase]:
-    """Those that are not done, each in its folder of before or in a new one."""
+    """Return the variants that are not done, each with its existing folder or a new one."""
     left = []
     for number, variant in enumerate(variants):
         tail = f".automl_{number}" if len(variants) > 1 else ""
@@ -228,15 +228,15 @@ def _left_of(root: Path, variants: Sequence[ParamBase]) -> list[ParamBase]:
     return left
 
 
-def _leave_unless_fine(results: Sequence[Result]) -> None:
+def _exit_unless_fine(results: Sequence[Result]) -> None:
     failed = [r for r in results if r.status == "failed"]
     if failed:
-        _leave(f"{len(failed)} of {len(results)} failed; the first is {failed[0].task.name}: {failed[0].reason}", 1)
+        _exit(f"{len(failed)} of {len(results)} failed; the first is {failed[0].task.name}: {failed[0].reason}", 1)
     if any(r.status == "stopped" for r in results):
-        _leave("stopped", STOPPED)
+        _exit("stopped", STOPPED)
 
 
-def _leave(words: str, code: int) -> NoReturn:
+def _exit(words: str, code: int) -> NoReturn:
     print(words, file=sys.stderr)
     raise SystemExit(code)
 
@@ -246,7 +246,7 @@ def _entry(source_script_and_params: str) -> list[str]:
     if not words or not Path(words[0]).is_file():
         raise UsageError(
             f"E1: there is no {words[0] if words else 'script'} in {Path.cwd()}",
-            hint="start it in your working directory, and give the script's path from there",
+            hint="start it in your working directory, and give the script's path relative to it",
         )
     return words
 
@@ -261,6 +261,6 @@ def _noted(param: ParamBase) -> str | None:
 
 
 def _why(param: ParamBase) -> str | None:
-    """The worker's error; or why the training itself ended before it was done."""
+    """Return the worker's error, or the reason why the training ended early; None if there is neither."""
     found = read_result(param.path_work)
     return found.get("error") or (found.get("reason") if found.get("status") == "failed" else None)

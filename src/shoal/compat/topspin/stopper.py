@@ -1,4 +1,4 @@
-"""`python -m topspin.estimator.stopper PATH_WORK`, or with --path_work, --servers or --servers_file: stop trainings."""
+"""Command that stops trainings: `python -m topspin.estimator.stopper PATH_WORK`, or --path_work, --servers, --servers_file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--path_work", help="the same")
-    parser.add_argument("--servers", help="all trainings on these: ip1,ip2")
-    parser.add_argument("--servers_file", help="all trainings on the servers listed in this file")
+    parser.add_argument("--path_work", help="work folder of a run or of a batch")
+    parser.add_argument("--servers", help="stop all trainings on these servers: ip1,ip2")
+    parser.add_argument("--servers_file", help="stop all trainings on the servers listed in this file")
     parser.add_argument("--debug_level", type=int, default=1)
 
 
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace, paths: Sequence[str]) -> int:
     if args.servers_file:
         hosts += [host.address for host, _ in read_servers(args.servers_file)]
     if not folders and not hosts:
-        raise UsageError("say what to stop", hint="stopper work/run.my_task.…")
+        raise UsageError("nothing to stop was given", hint="stopper work/run.my_task.…")
     for folder in folders:
         if not Path(folder).is_dir():
-            raise NotFound(f"there is no folder {folder}", hint=f"paths begin at {Path.cwd()}")
+            raise NotFound(f"there is no folder {folder}", hint=f"relative paths start at {Path.cwd()}")
         Logger.info(stop(folder))
     for host in hosts:
         clear_server(host)

@@ -1,4 +1,4 @@
-"""How a run is told to stop: a file that is there as long as it may run goes away."""
+"""Stopping of runs: a run stops when its lock file is deleted."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from shoal.core.errors import NotFound
 
 LOCK = ".run.lock"
-"""Of a batch, in its folder; that of a run is meta/run.lock."""
+"""Name of a batch's lock file in its folder; that of a run is meta/run.lock."""
 _EVERY_S = 0.5
 
 
 class LockWatch(threading.Thread):
-    """Calls `stop` once, when the file is gone."""
+    """Thread that calls `stop` once, when the file is deleted."""
 
     def __init__(self, file: Path, stop: Callable[[str], None]):
         super().__init__(name="topspin-stop", daemon=True)
-        self._file, self._tell, self._closing = file, stop, threading.Event()
+        self._file, self._on_removed, self._closing = file, stop, threading.Event()
 
     def run(self) -> None:
         while not self._closing.wait(_EVERY_S):
             if not self._file.exists():
-                self._tell(f"{self._file} was removed")
+                self._on_removed(f"{self._file} was removed")
                 return
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class LockWatch(threading.Thread):
 
 
 def stop(path_work: str) -> str:
-    """A run, or a batch with all of its runs, by its folder; what was done, in words."""
+    """Stop a run, or a batch with all its runs, by its folder; return a message."""
     folder = Path(path_work)
     for lock, what in ((folder / LOCK, "batch"), (folder / "meta" / "run.lock", "run")):
         if lock.is_file():
@@ -64,7 +64,7 @@ def stop_train(run_id: int | str, folder: str = "work") -> None:
 
 
 def clear_server(ip: str) -> None:
-    """Stop all trainings that starters of this user have begun on a server; they may save first."""
+    """Stop all trainings that this user's starters have started on a server; they may save first."""
     import subprocess
 
     from shoal.train.hosts import Host
@@ -77,7 +77,7 @@ def clear_server(ip: str) -> None:
 
 
 def launchers() -> list[int]:
-    """Processes of this user that watch over workers on this machine."""
+    """Return the process ids of this user's launchers on this machine."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""TopSpin's TrainerBase, in the shapes of versions 4, 5 and 1.2.1, on shoal's trainer."""
+"""TopSpin's TrainerBase, with the interfaces of versions 4, 5 and 1.2.1, on Shoal's trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shoal.compat.topspin.setup import agree, load_initial, make_optimizer, set_
 from shoal.compat.topspin.stopping import LockWatch
 from shoal.compat.topspin.workspace import DONE, FAILED, STOPPED, Workspace
 from shoal.core.errors import UsageError
-from shoal.sdk import adapt
+from shoal.sdk import library_loops
 from shoal.train.bug import is_of_a_peer
 from shoal.train.data.files import expand
 from shoal.train.state import State
@@ -32,15 +32,15 @@ from shoal.train.trainer import Outcome
 torch: Any = import_module("torch")
 
 _ENOUGH = 0.99
-"""Of the target: data that ends after this has not ended too early."""
+"""Share of the target from which the end of the data counts as a finished training."""
 
 
 class TrainerBase(Hooks):
-    """`TrainerBase(model, PredictorClass, optimizer)`, or with a model wrapper `TrainerBase(wrapper, data_iterator, optimizer)`."""
+    """Trainer: `TrainerBase(model, PredictorClass, optimizer)` or `TrainerBase(wrapper, data_iterator, optimizer)`."""
 
     def __init__(self, model: Any, user_predictor_cls: Any = None, optimizer: Any = None):
         param: ParamBase = model._param
-        param.settle()
+        param.use_first_variant()
         self._param = param
         self._device = ensure_group(param.use_gpu)
         self._rank, self._world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -68,30 +68,30 @@ class TrainerBase(Hooks):
         self._may_stop_early = type(self).early_stop is not TrainerBase.early_stop
         self._figures, self._vali_error_history = Figures(), list[float]()
         self._board: Board | None = None
-        self._best_name: str | None = self._work.told("best_model") if param.restore_from_last_train else None
+        self._best_name: str | None = self._work.recorded("best_model") if param.restore_from_last_train else None
         self._began, self._seen_before = time.monotonic(), 0
         param.display()
         Logger.info("\n" + parameter_table(self._user_model))
         warn_of_uncalled(self)
 
-    # for users
+    # --- for users ---
 
     def train_one_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """{"loss": tensor, "batch_num": int, "figure": {name: number}}; in version 4 the loss, or (loss, batch_num)."""
+        """Return {"loss": tensor, "batch_num": int, "figure": {name: number}}; in version 4 the loss, or (loss, batch_num)."""
         raise NotImplementedError(f"{type(self).__name__} needs a train_one_batch(*batch)")
 
     def get_training_data(self, rank: int, world_size: int) -> Any:
-        """An iterator of (epoch_id, batch) with this worker's share."""
+        """Return an iterator of (epoch_id, batch) with this worker's share of the data."""
         raise NotImplementedError(f"{type(self).__name__} needs a get_training_data(rank, world_size)")
 
     def early_stop(
         self, batch_id: int, epoch_id: int, loss_history: list[float], vali_error_history: list[float]
     ) -> bool:
-        """In version 4 without batch_id; either will do."""
+        """Return True to stop. An override may leave out batch_id, as in version 4."""
         return False
 
     def train(self) -> Outcome | None:
-        """Until the target is reached, or it is to stop. A training that fails ends the process with an exit code above 0."""
+        """Train until the target or a stop. If the data ends too early, the process exits with code 1."""
         limit = self._param.automl_max_model_size
         if limit is not None and self._model_size > limit:
             Logger.info(f"automl: skip training, as model size {self._model_size} > {limit}")
@@ -107,13 +107,13 @@ class TrainerBase(Hooks):
             raise SystemExit(1)
         return outcome
 
-    # what version 1.2.1 calls them
+    # Name of version 1.2.1.
     @property
     def _model(self) -> Any:
-        """In a training step the one whose gradients are exchanged, in an evaluation the plain one."""
+        """Model in use: in a training step the wrapped one, whose gradients are exchanged; in an evaluation the plain one."""
         return self._loop.model
 
-    # what the loop asks and tells
+    # --- called by the loop ---
 
     def _training_data(self) -> Any:
         if self._data_iter is not None:
@@ -126,7 +126,7 @@ class TrainerBase(Hooks):
         if judge is None:
             if self._user_predictor_cls is None:
                 raise UsageError(
-                    "vali_file or test_files is set, and there is no predictor", hint="TrainerBase(model, Predictor)"
+                    "vali_file or test_files is set, but there is no predictor", hint="TrainerBase(model, Predictor)"
                 )
             judge = self._user_predictor_cls(param)
             judge._model.load_state_dict(self._user_model.state_dict())
@@ -160,11 +160,11 @@ class TrainerBase(Hooks):
         self._figures.add(own)
         state = self._loop.state
         if self._rank == 0 and self._board is not None:
-            self._tell_step(figures, own)
+            self._report_step(figures, own)
         if state.steps % int(self._param.draw_figure_frequency) == 0:
             self._draw()
 
-    def _tell_step(self, figures: Mapping[str, float], own: Mapping[str, float]) -> None:
+    def _report_step(self, figures: Mapping[str, float], own: Mapping[str, float]) -> None:
         state = self._loop.state
         assert self._board is not None  # noqa: S101
         self._board.add({"loss": figures["loss"], **own}, state.seen)
@@ -173,7 +173,7 @@ class TrainerBase(Hooks):
             Logger.info(self._loop.report())
 
     def _on_evaluated(self, values: Mapping[str, float], *, is_best: bool) -> None:
-        """Of a run without evaluations there are no values, and every model is kept."""
+        """Record an evaluation and save the model if it is the best. Without evaluations `values` is empty; all are saved."""
         param, state = self._param, self._loop.state
         if "error" in values:
             self._figures.add_evaluation(f"vali_file.{param.vali_file}", self._batch_id, -values["error"])
@@ -190,7 +190,7 @@ class TrainerBase(Hooks):
             self._work.keep("dev.eval.pkl", self._vali_error_history)
         if is_best or not param.vali_file:
             self._keep_model(is_best=is_best)
-        self._work.tell(best=self._opt_evaluate_error, best_model=self._best_name, seen=state.seen, steps=state.steps)
+        self._work.record(best=self._opt_evaluate_error, best_model=self._best_name, seen=state.seen, steps=state.steps)
 
     def _on_end(self, outcome: Outcome) -> None:
         if self._rank == 0 and self._board is not None:
@@ -203,10 +203,10 @@ class TrainerBase(Hooks):
         status = self._status(outcome)
         words = {"finished": "Training is Done.", "stopped": "Training is stopped; it can be restored."}
         Logger.info(words.get(status, f"Training is Done with an exception: {outcome.reason}"))
-        self._work.tell(reason=outcome.reason, seen=outcome.seen, steps=outcome.steps)
+        self._work.record(reason=outcome.reason, seen=outcome.seen, steps=outcome.steps)
         self._work.end(status, {"finished": DONE, "stopped": STOPPED}.get(status, FAILED))
 
-    # inside
+    # --- internal ---
 
     def _status(self, outcome: Outcome) -> str:
         if outcome.reason == "out_of_data":
@@ -222,10 +222,10 @@ class TrainerBase(Hooks):
         self._work.fail(error, is_own=not is_of_a_peer(error))
 
     def _restore_from_file(self) -> None:
-        """A run of which only TopSpin's own model files are left, or that was trained with TopSpin itself."""
+        """Restore a run that has only TopSpin's model files, for example because TopSpin itself trained it."""
         file = saved.newest(self._param.path_model)
         if file is None:
-            Logger.warn(f"there is nothing to restore in {self._param.path_work}: training begins at the beginning")
+            Logger.warn(f"there is nothing to restore in {self._param.path_work}: training starts from scratch")
             return
         if isinstance(self._user_model, ModelBase):
             info = self._user_model.load_model_from_folder()
@@ -242,8 +242,8 @@ class TrainerBase(Hooks):
         for loss in figures.pop("loss", []):
             state.losses.append(state.seen, float(loss))
         self._figures.load_state_dict({"lines": figures})
-        adapt.count(self._loop.run, state.steps, total=None)
-        Logger.warn(f"restored from {file}: the model goes on from {state.seen} samples, the data starts over")
+        library_loops.count(self._loop.run, state.steps, total=None)
+        Logger.warn(f"restored from {file}: the model continues from {state.seen} samples, the data starts over")
 
     def _log_step(self, loss: float) -> None:
         state, target = self._loop.state, self._loop.target_samples()

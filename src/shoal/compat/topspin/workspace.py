@@ -1,4 +1,4 @@
-"""The files of a run in its work folder: what it is, how it goes, how it ended. Written by the first worker, but for a failure."""
+"""Files of a run in its work folder: source, progress and result. Only the first worker writes them, except after a failure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ DONE, FAILED, STOPPED = "TRAIN.DONE", "TRAIN.FAILED", "TRAIN.STOPPED"
 
 
 class Workspace:
+    """Work folder of a run."""
+
     def __init__(self, param: ParamBase, *, rank: int):
         self._param, self._rank = param, rank
         self.root, self.meta = Path(param.path_work), Path(param.path_meta)
         self._result: dict[str, Any] = {}
 
     def open(self, *, to_terminal: bool) -> None:
-        """Make what is missing. With `to_terminal` the log goes there as well as to its file."""
+        """Create the folders and open the log. With `to_terminal` the log also goes to the terminal."""
         param, is_main = self._param, self._rank == 0
         param.create_workspace()
         if is_main:
@@ -36,24 +38,26 @@ class Workspace:
         (Logger.copy_to if to_terminal else Logger.reset_outstream)(file, param.restore_from_last_train)
         Logger.set_level(param.debug_level if is_main else 2)
         self._result = {**read_result(self.root), "status": "running", "error": None}
-        self.tell()
+        self.record()
 
-    def tell(self, **facts: Any) -> None:
-        """Put down how it stands, for whoever looks at the run from outside."""
+    def record(self, **facts: Any) -> None:
+        """Write the state of the run to result.json, for other processes."""
         self._result |= facts
         if self._rank == 0:
             _write(self.meta / RESULT, json.dumps(self._result, indent=1, default=str).encode())
 
-    def told(self, name: str) -> Any:
-        """What was put down before."""
+    def recorded(self, name: str) -> Any:
+        """Return a value that was recorded before, or None."""
         return self._result.get(name)
 
     def keep(self, name: str, value: Any) -> None:
+        """Write a pickled value to the folder meta."""
         if self._rank == 0:
             _write(self.meta / name, pickle.dumps(value))
 
     def end(self, status: str, mark: str | None) -> None:
-        self.tell(status=status)
+        """Record the final status and delete the lock file."""
+        self.record(status=status)
         if self._rank == 0:
             if mark is not None:
                 (self.meta / mark).touch()
@@ -61,17 +65,17 @@ class Workspace:
             self._gather_errors()
 
     def fail(self, error: BaseException, *, is_own: bool) -> None:
-        """Any worker may, and the one whose own error it is has the word."""
+        """Record a failure, from any worker. The worker whose own error it is overwrites what others recorded."""
         known = read_result(self.root)
         if is_own or known.get("status") != "failed":
-            told = {**known, **self._result, "status": "failed", "error": f"{type(error).__name__}: {error}"[:2000]}
-            _write(self.meta / RESULT, json.dumps(told, indent=1, default=str).encode())
+            result = {**known, **self._result, "status": "failed", "error": f"{type(error).__name__}: {error}"[:2000]}
+            _write(self.meta / RESULT, json.dumps(result, indent=1, default=str).encode())
         (self.meta / FAILED).touch()
         Path(self._param.run_lock_file).unlink(missing_ok=True)
         self._gather_errors()
 
     def _gather_errors(self) -> None:
-        """All lines of errors in one file."""
+        """Collect the error lines of all logs in one file."""
         lines = []
         for log in sorted(Path(self._param.path_log).glob("log.rank_*")):
             lines += [
@@ -81,7 +85,7 @@ class Workspace:
 
 
 def read_result(path_work: str | Path) -> dict[str, Any]:
-    """What a run has put down; empty before it began."""
+    """Return the recorded state of a run; empty before its start."""
     try:
         found = json.loads((Path(path_work) / "meta" / RESULT).read_bytes())
     except (OSError, ValueError):
@@ -90,13 +94,13 @@ def read_result(path_work: str | Path) -> dict[str, Any]:
 
 
 def _copy_source(param: ParamBase, target: Path) -> None:
-    """The file that defines the parameters, to see later what they were."""
+    """Copy the file that defines the parameters to the work folder, for later reference."""
     try:
         source = inspect.getsourcefile(type(param))
         if source and Path(source).is_file():
             shutil.copy(source, target)
     except (OSError, TypeError) as error:
-        Logger.warn(f"the parameters' file is not copied: {error}")
+        Logger.warn(f"the parameters' source file could not be copied: {error}")
 
 
 def _write(path: Path, data: bytes) -> None:

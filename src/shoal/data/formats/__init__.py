@@ -1,4 +1,4 @@
-"""Which format a dataset's files have, by their names."""
+"""Choose the format of a dataset's files by their names."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ _SUFFIXES = {
 _ASIDE = frozenset(
     "dataset_info.json dataset_infos.json dataset_dict.json state.json _success _metadata _common_metadata".split()
 )
-"""Files that describe a dataset and are none of its records."""
+"""Files that describe a dataset and contain no records."""
 
 
 def choose(files: list[File], wanted: str | None, what: str) -> tuple[Format, list[File]]:
-    """The format, and the files that have it. Files of several formats are refused: guessing would drop data silently."""
+    """Return the format and the files that have it.
+
+    Raise InvalidSpec for files of several formats: guessing would drop data silently.
+    """
     if wanted is not None and wanted not in FORMATS:
         raise InvalidSpec(f"There is no format {wanted!r}.{did_you_mean(wanted, FORMATS)}", hint=", ".join(FORMATS))
     shown = [f for f in files if not any(part.startswith(".") for part in f.path.split("/"))]
@@ -44,7 +47,7 @@ def choose(files: list[File], wanted: str | None, what: str) -> tuple[Format, li
         examples = ", ".join(next(f.path for f in records if kind_of(f.path) == kind) for kind in kinds)
         raise InvalidSpec(
             f"{what} holds files of several formats ({', '.join(kinds)}): {examples}.",
-            hint=f"Choose some by a pattern, for example {what}/*.jsonl, or give format=.",
+            hint=f"Choose some by a pattern, for example {what}/*.jsonl, or pass format=.",
         )
     return make(kinds[0] if kinds else "files"), records
 

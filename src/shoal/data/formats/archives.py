@@ -1,4 +1,4 @@
-"""Samples in tar files, as WebDataset writes them: neighbours whose names differ after the first dot make one sample."""
+"""Samples in tar files, as WebDataset writes them: adjacent files with the same name up to the first dot make one sample."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shoal.data.source import PIECE, File, Source
 
 
 class Tar(Format):
-    """Each sample a dict: `__key__`, and the bytes of each member by what follows the first dot of its name."""
+    """Tar format. A sample is a dict with `__key__` and the bytes of each file, by the suffix after its first dot."""
 
     def cut(self, source: Source, files: list[File]) -> list[Block]:
         return whole_files(files)
 
     def records(self, source: Source, block: Block, offset: int | None = None) -> Iterator[tuple[int | None, Any]]:
-        # Where any place can be read at little cost, the bytes of a member are left where they are until they are wanted.
+        # If small reads are cheap, the contents of a file are read only when the sample is decoded.
         lazily = source.reads_anywhere and not compression(block.path)
         with opened(source, block.path) as file:
             if offset:
@@ -41,7 +41,7 @@ class Tar(Format):
 
 
 class WholeFiles(Format):
-    """A file is a record: its path and its bytes."""
+    """Format in which each file is a record: its path and its bytes."""
 
     def cut(self, source: Source, files: list[File]) -> list[Block]:
         return [Block(f.path, 0, f.size, 1) for f in files]
@@ -58,7 +58,7 @@ class WholeFiles(Format):
 
 
 def _members(file: BinaryIO, path: str, lazily: bool) -> Iterator[tuple[int, str, Any]]:
-    """(offset, name, content) of every file; the content as bytes, or as the place where they lie."""
+    """Yield (offset, name, content) of every file; the content as bytes or, if `lazily`, as (path, start, end)."""
     try:
         with tarfile.open(fileobj=file, mode="r:" if lazily else "r|") as tar:
             while (member := tar.next()) is not None:

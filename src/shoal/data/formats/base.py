@@ -1,4 +1,4 @@
-"""What a record format is: how its files are cut into blocks, and how a block's records are read and decoded."""
+"""Base class of the record formats: cutting files into blocks, reading the records of a block, decoding them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,47 @@ from shoal.data.source import File, Source
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64 << 10, 4 << 20
 BLOCKS = 192
-"""Blocks a dataset is cut into where its files can be cut and neither bound is met: four rows, of blocks that are soon larger
-than chunks, so that readers of different blocks fetch different bytes. Part of the order's meaning."""
+"""Number of blocks a dataset is cut into, if its files can be cut and the bounds on the block size allow it.
+
+Four times the largest number of cursors. Blocks are mostly larger than chunks, so that readers of different blocks fetch
+different bytes. It defines the order: changing it breaks saved states.
+"""
 _BLOCK = 128 << 10
 COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 
 class Block(NamedTuple):
-    """A part of a file that is read in order: a range of bytes, or of row groups."""
+    """Part of a file that is read in order: a range of bytes or of row groups."""
 
     path: str
     start: int
     end: int
     total: int | None = None
-    """Records in it, where that is known without reading them."""
+    """Number of records, if known without reading them."""
 
 
 class Format(ABC):
-    """Offsets mark where reading can begin again; None where it cannot."""
+    """A record format. An offset is a place in a file at which reading can start; None if the format has none."""
 
     @abstractmethod
     def cut(self, source: Source, files: list[File]) -> list[Block]:
-        """Blocks in the order of the files, by sizes alone or by what costs little to read."""
+        """Return the blocks in the order of the files, from sizes alone or from parts that are cheap to read."""
 
     @abstractmethod
     def records(self, source: Source, block: Block, offset: int | None = None) -> Iterator[tuple[int | None, Any]]:
-        """(offset, raw record) in order, from the block's start or from an offset given before."""
+        """Yield (offset, raw record) in order, from the start of the block or from an offset yielded before."""
 
     @abstractmethod
     def decode(self, source: Source, raw: Any) -> Any:
-        """The record as a training script gets it. ValueError if it is malformed."""
+        """Return the record for the training script. Raise ValueError if it is malformed."""
 
     def warm(self, source: Source, block: Block) -> None:
-        """The block will be read soon."""
+        """Start to read a block that is needed soon. Does nothing by default."""
         return
 
 
 def whole_files(files: Iterable[File]) -> list[Block]:
-    """For formats that can only be read from the start of a file."""
+    """Return one block per file, for formats that can only be read from the start of a file."""
     return [Block(f.path, 0, f.size) for f in files if f.size]
 
 
@@ -62,7 +65,7 @@ def compression(path: str) -> str | None:
 
 @contextmanager
 def opened(source: Source, path: str) -> Iterator[BinaryIO]:
-    """The file's content, unpacked where its name says that it is compressed. Damage is a ValueError."""
+    """Open a file, decompressed according to its name. Raise ValueError if it is damaged."""
     with source.open(path) as file:
         kind = compression(path)
         try:
@@ -75,11 +78,11 @@ def opened(source: Source, path: str) -> Iterator[BinaryIO]:
             else:
                 yield file
         except (EOFError, gzip.BadGzipFile, zstandard.ZstdError) as error:
-            raise ValueError(f"cannot be unpacked: {error}") from error
+            raise ValueError(f"cannot be decompressed: {error}") from error
 
 
 class _Unpacked(io.RawIOBase):
-    """zstd frames, one after the other. The library's own reader takes a file that was cut off for one that ends."""
+    """Reader of consecutive zstd frames. Unlike the library's own reader, it detects a truncated file."""
 
     def __init__(self, file: BinaryIO):
         self._file = file

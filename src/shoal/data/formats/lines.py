@@ -1,4 +1,7 @@
-"""Records that are lines: JSON Lines and plain text. Plain files are cut anywhere; a line belongs to the block it starts in."""
+"""Formats with a record per line: JSON Lines and plain text. Uncompressed files are cut anywhere.
+
+A line belongs to the block in which it starts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from shoal.data.source import PIECE, File, Source
 
 
 class Lines(Format):
-    """Text: each line a str, without its end."""
+    """Text format: each line is a str, without its line end."""
 
     keeps_blank = True
 
@@ -29,7 +32,7 @@ class Lines(Format):
                 pieces = iter(lambda: file.read(PIECE), b"")
                 yield from ((None, line) for _, line in self._kept(split_lines(pieces)))
             return
-        # One byte back, to see whether a line ends right before this block.
+        # Start one byte earlier, to see whether a line ends right before this block.
         back = 1 if offset is None and block.start else 0
         at = (block.start if offset is None else offset) - back
         pieces = source.pieces(block.path, at, block.end)
@@ -47,7 +50,7 @@ class Lines(Format):
 
 
 class JsonLines(Lines):
-    """Each line a JSON value; blank lines do not count."""
+    """JSON Lines format: each line is a JSON value; blank lines are skipped."""
 
     keeps_blank = False
 
@@ -58,7 +61,7 @@ class JsonLines(Lines):
 def split_lines(
     pieces: Iterable[bytes], at: int = 0, *, skip_first: bool = False, end: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of lines that start before `end`. A line longer than all memory is the only one that needs it."""
+    """Yield (offset, line) of lines that start before `end`. Memory use is bounded by the longest line and the pieces."""
     rest: list[bytes] = []
     reached = at
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Records that are rows: CSV, read with the standard library; Parquet and Arrow (Hugging Face's save_to_disk), with pyarrow."""
+"""Formats with a record per row: CSV (standard library), Parquet and Arrow (Hugging Face's save_to_disk; pyarrow)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from shoal.data.source import File, Source
 
 _ROWS = 1024
 _CELL = 1 << 28
-"""Bytes a cell may have; the csv module's own limit of 128 KiB is for the whole process, so it is only ever raised."""
+"""Maximum size of a cell. The limit of the csv module (128 KiB by default) is global, so it is only ever raised."""
 
 
 class Csv(Format):
-    """Each row a dict of str, by the names in the file's first row. A quoted cell may hold line breaks, so files stay whole."""
+    """CSV format: each row is a dict of str, by the names in the first row.
+
+    A file is one block, because a quoted cell may contain line breaks.
+    """
 
     def cut(self, source: Source, files: list[File]) -> list[Block]:
         return whole_files(files)
@@ -67,7 +70,7 @@ class _Arrow(Format):
 
 
 class Parquet(_Arrow):
-    """Blocks are row groups; the footers tell them, and how many rows they have."""
+    """Parquet format. Blocks are row groups; they and their numbers of rows are read from the footers."""
 
     def cut(self, source: Source, files: list[File]) -> list[Block]:
         footers = [(f, pool.submit(self._row_groups, source, f)) for f in files if f.size]
@@ -87,13 +90,13 @@ class Parquet(_Arrow):
         from pyarrow import parquet
 
         with source.open(block.path) as file:
-            # No threads of its own: this runs in forked DataLoader workers, several to a machine.
+            # Without threads: this runs in several forked DataLoader workers per machine.
             opened_file = parquet.ParquetFile(file, pre_buffer=True)
             yield from opened_file.iter_batches(_ROWS, row_groups=[block.start], use_threads=False)
 
 
 class Arrow(_Arrow):
-    """Arrow IPC, as a file or as a stream."""
+    """Arrow IPC format, as a file or as a stream."""
 
     def cut(self, source: Source, files: list[File]) -> list[Block]:
         return whole_files(files)

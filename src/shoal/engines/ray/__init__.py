@@ -1,5 +1,5 @@
-"""Agents on many machines, through Ray: it carries the word to start and end them, and tells which machines are there.
+"""The Ray engine: agents on many machines. Ray carries the commands to start and end them, and reports which machines are up.
 
-`head` runs the cluster's centre on the server's machine, `node` keeps Ray alive on each machine, `gateway` is the one
-program that speaks to Ray (nothing else here imports it), `engine` is what the server holds.
+`head` runs Ray's head on the server's machine, `daemon` keeps Ray running on each machine, `driver` is the only program that
+uses Ray's API (no other module imports Ray), and `engine` is the part inside the server.
 """

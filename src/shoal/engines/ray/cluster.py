@@ -1,4 +1,4 @@
-"""Every word spoken to Ray. Only the gateway's process uses this; where Ray is not installed it still imports."""
+"""All calls to Ray's API. Only the driver's process uses this module; it can be imported even if Ray is not installed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from shoal.engines.ray.hand import Hand
-from shoal.engines.ray.node import MACHINE_RESOURCE, SLOT_RESOURCE
+from shoal.engines.ray.actor import MachineActor
+from shoal.engines.ray.daemon import MACHINE_RESOURCE, SLOT_RESOURCE
 
 NAMESPACE = "shoal"
 _A_BIT = 0.001
-"""Of a machine's own resource, of which there is 1: says where, not how much."""
+"""Share of a machine's own resource (of which there is 1) in a request; it selects the machine and reserves nothing of note."""
 _THREADS = 16
-"""Of a hand: one for whoever listens, the others for what is asked meanwhile."""
+"""Threads of an actor: one for the long poll of `news`, the others for requests meanwhile."""
 
 
 class Cluster:
+    """The Ray cluster, as the driver uses it."""
+
     def __init__(self, address: str):
-        # By name, because Ray is not there where the rest of this package is checked and tested.
+        # Imported by name, because Ray is not installed where the rest of this package is checked and tested.
         self._ray: Any = importlib.import_module("ray")
         self._groups: Any = importlib.import_module("ray.util.placement_group")
         self._strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
         self._ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
 
     def nodes(self) -> dict[str, str]:
-        """Ray's id of each that is up → the machine's name. A machine whose Ray was started again may have two for a while."""
+        """Return Ray's node id → machine name of all nodes that are up.
+
+        After a restart of Ray a machine may have two for a while.
+        """
         return {
             node["NodeID"]: resource.removeprefix(MACHINE_RESOURCE)
             for node in self._ray.nodes()
@@ -35,11 +40,11 @@ class Cluster:
             if resource.startswith(MACHINE_RESOURCE)
         }
 
-    def hand(self, node_id: str) -> Any:
-        """The one on that node, which is made if there is none; it outlives us."""
+    def actor(self, node_id: str) -> Any:
+        """Return the actor on that node, created if there is none; it outlives this process."""
         strategy = self._strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
         return (
-            self._ray.remote(Hand)
+            self._ray.remote(MachineActor)
             .options(
                 name=f"hand:{node_id}",
                 get_if_exists=True,
@@ -52,9 +57,9 @@ class Cluster:
             .remote()
         )
 
-    def drop(self, hand: Any) -> None:
+    def drop(self, actor: Any) -> None:
         with suppress(Exception):
-            self._ray.kill(hand)
+            self._ray.kill(actor)
 
     def call(self, method: Any, *args: Any, within_s: float | None) -> Any:
         return self._ray.get(method.remote(*args), timeout=within_s)
@@ -63,13 +68,16 @@ class Cluster:
         self._ray.get([method.remote(*args) for method, args in calls], timeout=within_s)
 
     def reserve(self, name: str, places: list[tuple[str, int]], within_s: float) -> bool:
-        """Room for a gang, all or nothing: (machine, slots) of each node. It stays until released."""
+        """Reserve the slots of all nodes, given as (machine, slots), or none; return whether it worked.
+
+        Stays until released.
+        """
         bundles = [{f"{MACHINE_RESOURCE}{machine}": _A_BIT, SLOT_RESOURCE: slots} for machine, slots in places]
         group = self._groups.placement_group(bundles, strategy="PACK", name=name, lifetime="detached")
         return bool(group.wait(within_s))
 
     def release(self, name: str) -> None:
-        with suppress(ValueError):  # there is none
+        with suppress(ValueError):  # there is no such group
             self._groups.remove_placement_group(self._groups.get_placement_group(name))
 
     def reserved(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""The centre of the Ray cluster on the server's machine: outlives the server, is found again by it, and runs the gateway.
+"""The head of the Ray cluster, on the server's machine. It outlives the server, is found again by it, and runs the Ray driver.
 
-Its directory holds all there is: token (0600), ports, who keeps it running, and the gateway's address.
+Its directory has its whole state: the token (0600), the ports, the identity of its daemon, and the driver's address.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from shoal.core.ports import free_port
 from shoal.core.private import write_private
 from shoal.core.settings import Layout
 from shoal.engines.identity import holder
-from shoal.engines.ray import gateway, node
-from shoal.engines.ray.node import SIGNATURE, TOKEN, UP, folder_in
+from shoal.engines.ray import daemon, driver
+from shoal.engines.ray.daemon import SIGNATURE, TOKEN, UP, folder_in
 
 logger = logging.getLogger(__name__)
 
@@ -38,27 +38,31 @@ _JOB = "shoal-gateway"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadInfo:
+    """Addresses and token of the cluster's head."""
+
     address: str
-    """The private address machines see it at."""
+    """Private address at which machines reach the head."""
     port: int
     dashboard_port: int
-    """On loopback."""
+    """Loopback port of Ray's Jobs REST API."""
     token_file: Path
 
     @property
     def gcs_address(self) -> str:
-        """What machines join."""
+        """The address that machines join at."""
         return f"{self.address}:{self.port}"
 
 
 class Head:
+    """Starts and finds the cluster's head, and submits the Ray driver to it."""
+
     def __init__(self, layout: Layout, *, python: str = sys.executable):
         self._home, self._python = layout.server_dir, python
         self.folder = folder_in(self._home)
         self.token_file = self.folder / TOKEN
 
     def info(self) -> HeadInfo | None:
-        """What was last started here, whether or not it runs now."""
+        """Return the head that was last started here, whether or not it runs now; None if there was none."""
         try:
             known = json.loads((self.folder / "head.json").read_text())
             return HeadInfo(**known, token_file=self.token_file)
@@ -70,12 +74,15 @@ class Head:
         return holder(self.folder / SIGNATURE) is not None
 
     def ensure(self, address: str | None = None) -> HeadInfo:
-        """Running, at this private address (None: the one it has had). Returns once machines can join."""
+        """Start the head unless it runs; return once machines can join.
+
+        `address` is the private address of the head; None means the one it had before.
+        """
         known = self.info()
         if known is not None and self.runs:
             if address not in (None, known.address):
                 raise Refused(
-                    f"The head of the cluster is at {known.address}, which is not the way to these machines ({address}).",
+                    f"The head of the cluster uses the address {known.address}, but these machines need {address}.",
                     hint="shoal pool list",
                 )
             self._until_up()
@@ -86,56 +93,58 @@ class Head:
         return self._start(address, known)
 
     def stop(self) -> None:
-        """And with it all agents on all machines."""
-        node.stop(self._home)
+        """Stop the head, and with it all agents on all machines."""
+        daemon.stop(self._home)
 
     def join_argv(self, machine: str, slots: int, *, python: str, home: str, address: str | None = None) -> list[str]:
-        """What to run on a machine, in a session of its own; it keeps Ray there running until SIGTERM, or `--stop`.
+        """Return the command for a machine, to run in a session of its own; it keeps Ray running until SIGTERM or `--stop`.
 
-        `python` and `home` (Shoal's directory) are the machine's. A copy of our token must be in `home`/ray/token, mode 0600;
-        who runs is signed in `home`/ray/node.json. `address` is the machine's, as the others see it.
+        `python` and `home` (Shoal's directory) are those of the machine. A copy of our token must be in `home`/ray/token, mode
+        0600; the running daemon is identified in `home`/ray/node.json. `address` is the machine's address for the others.
         """
         where = ["--address", address] if address else []
-        return [python, "-m", "shoal.engines.ray.node", "--home", home, "--join", self.ensure().gcs_address,
+        return [python, "-m", "shoal.engines.ray.daemon", "--home", home, "--join", self.ensure().gcs_address,
                 "--machine", machine, "--slots", str(slots), *where]  # fmt: skip
 
-    def gateway(self) -> tuple[str, str]:
-        """(URL, instance) of the present gateway. Raises Unreachable if there was none yet."""
+    def driver(self) -> tuple[str, str]:
+        """Return URL and instance of the current Ray driver; raise `Unreachable` if none has started yet."""
         try:
-            known = json.loads((self.folder / gateway.ANNOUNCED).read_text())
+            known = json.loads((self.folder / driver.ANNOUNCED).read_text())
             return known["url"], known["instance"]
         except (OSError, ValueError, KeyError):
-            raise Unreachable("the cluster's gateway has not started yet") from None
+            raise Unreachable("the Ray driver has not started yet") from None
 
-    def gateway_token(self) -> str:
-        path = self.folder / gateway.TOKEN
+    def driver_token(self) -> str:
+        path = self.folder / driver.TOKEN
         if not path.exists():
             write_private(path, secrets.token_urlsafe(32))
         return path.read_text()
 
-    def revive_gateway(self) -> None:
-        """Submit it unless it runs or is about to."""
+    def revive_driver(self) -> None:
+        """Submit the Ray driver as a job unless it runs or is about to start."""
         self.ensure()
-        self.gateway_token()
+        self.driver_token()
         jobs = [job for job in self._call("GET", "/api/jobs/") if (job.get("submission_id") or "").startswith(_JOB)]
         if any(job["status"] in ("PENDING", "RUNNING") for job in jobs):
             return
-        words = [self._python, "-m", "shoal.engines.ray.gateway", str(self.folder)]
+        words = [self._python, "-m", "shoal.engines.ray.driver", str(self.folder)]
         body = {"entrypoint": f"exec {shlex.join(words)}", "submission_id": f"{_JOB}-{secrets.token_hex(4)}"}
         self._call("POST", "/api/jobs/", body)
 
     def _start(self, address: str, known: HeadInfo | None) -> HeadInfo:
-        # The second comes with `ray[default]` only, without which the head has no Jobs REST.
+        # The second comes with `ray[default]` only, without which the head has no Jobs REST API.
         if any(importlib.util.find_spec(name) is None for name in ("ray", "aiohttp_cors")):
-            raise MissingExtra("Several machines need Ray, which is not installed.", hint="pip install 'shoal[ray]'")
+            raise MissingExtra(
+                "Several machines need Ray, which is not installed.", hint="pip install 'shoal-train[ray]'"
+            )
         if not self.token_file.exists():
             write_private(self.token_file, secrets.token_hex(32))
-        # Machines come back to where they found it.
+        # Keep the ports, because machines reconnect to the same address.
         ports = (known.port, known.dashboard_port) if known else (free_port(), free_port())
         info = HeadInfo(address=address, port=ports[0], dashboard_port=ports[1], token_file=self.token_file)
         kept = {name: value for name, value in asdict(info).items() if name != "token_file"}
         write_private(self.folder / "head.json", json.dumps(kept))
-        argv = [self._python, "-m", "shoal.engines.ray.node", "--home", str(self._home), "--head", "--address", address,
+        argv = [self._python, "-m", "shoal.engines.ray.daemon", "--home", str(self._home), "--head", "--address", address,
                 "--port", str(info.port), "--dashboard-port", str(info.dashboard_port)]  # fmt: skip
         env = {k: v for k, v in os.environ.items() if k not in ("SHOAL_API_KEY", "SHOAL_URL")}
         with (self.folder / "head.log").open("ab") as log:
@@ -146,13 +155,16 @@ class Head:
         return info
 
     def _until_up(self, child: subprocess.Popen[bytes] | None = None) -> None:
-        """`child`: the supervisor, if it was just started and may not have signed yet."""
+        """Wait until the head is up.
+
+        `child` is its daemon if that was just started and may not have written its signature yet.
+        """
         deadline = time.monotonic() + _UP_S
         while time.monotonic() < deadline and (self.runs if child is None else child.poll() is None):
-            # What a killed supervisor has left answers too, until the next one, before it signs, has ended it.
+            # Check the signature first: leftovers of a killed daemon answer too, until the new daemon kills them and signs.
             with suppress(Unreachable):
                 if self.runs and (self.folder / UP).exists():
-                    self._call("GET", "/api/jobs/")  # which asks the cluster's centre; the version is told without it
+                    self._call("GET", "/api/jobs/")  # needs the cluster's GCS, unlike a query of the version
                     return
             time.sleep(0.1)
         if child is not None:
@@ -163,7 +175,7 @@ class Head:
         )
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ray's Jobs REST."""
+        """Call Ray's Jobs REST API."""
         info = self.info()
         if info is None:
             raise Unreachable("there is no cluster here yet")

@@ -1,6 +1,6 @@
-"""What the server knows of attempts it handed to Ray, on its own disk: where their nodes are and what is wanted of them.
+"""Records of the attempts that the server handed to Ray, on its own disk: their nodes, and what is to happen with them.
 
-The token of an agent is never in here.
+They never contain the token of an agent.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from pathlib import Path
 from shoal.core.private import write_private
 
 
-class Wish(StrEnum):
+class Goal(StrEnum):
+    """The wanted state of an attempt."""
+
     RUN = "run"
     CANCEL = "cancel"
-    """Nothing of it may run."""
+    """None of its processes may run."""
     CLEAN = "clean"
-    """Nothing of it may be left on disks."""
+    """None of its files may be left on disks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
+    """One node of an attempt: its machine, its directory, and the commands that run and recover it."""
+
     node: int
     machine: str
     work_dir: str
@@ -33,17 +37,21 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
+    """An attempt that was handed to Ray."""
+
     attempt_id: str
     nodes: list[NodeRecord]
-    wish: Wish = Wish.RUN
+    wish: Goal = Goal.RUN
     unsaid: tuple[int, ...] = ()
-    """Nodes whose last words are still to be fetched: their agent died, or was ended by us."""
+    """Nodes that still need recovery: their agent died or was killed by us before it delivered all records."""
 
     def find(self, node: int) -> NodeRecord | None:
         return next((n for n in self.nodes if n.node == node), None)
 
 
 class Records:
+    """All records, in memory and as one file per attempt. A file is written before the record in memory changes."""
+
     def __init__(self, folder: Path):
         self._folder = folder
         self._lock = threading.Lock()
@@ -52,7 +60,7 @@ class Records:
             body = json.loads(path.read_text())
             nodes = [NodeRecord(**node) for node in body["nodes"]]
             self._known[path.stem] = Record(
-                attempt_id=path.stem, nodes=nodes, wish=Wish(body["wish"]), unsaid=tuple(body["unsaid"])
+                attempt_id=path.stem, nodes=nodes, wish=Goal(body["wish"]), unsaid=tuple(body["unsaid"])
             )
 
     def get(self, attempt_id: str) -> Record | None:
@@ -68,12 +76,12 @@ class Records:
             write_private(self._folder / f"{record.attempt_id}.json", json.dumps(asdict(record)))
             self._known[record.attempt_id] = record
 
-    def want(self, attempt_id: str, wish: Wish) -> Record | None:
-        """None if there is no such attempt."""
+    def want(self, attempt_id: str, wish: Goal) -> Record | None:
+        """Set the wanted state of an attempt; return its record, or None if there is no such attempt."""
         record = self.get(attempt_id)
         if record is not None and record.wish != wish:
-            # Who is ended by us has not said its last words.
-            unsaid = tuple(n.node for n in record.nodes) if wish is Wish.CANCEL else record.unsaid
+            # Agents that we kill have not delivered all their records.
+            unsaid = tuple(n.node for n in record.nodes) if wish is Goal.CANCEL else record.unsaid
             record = replace(record, wish=wish, unsaid=unsaid)
             self.put(record)
         return record

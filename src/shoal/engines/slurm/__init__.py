@@ -1,1 +1,1 @@
-"""Agents as tasks of Slurm jobs: for sites that have Slurm. Everything goes through the text of its command-line programs."""
+"""The Slurm engine: agents are tasks of Slurm jobs. All communication uses the text of Slurm's command-line programs."""

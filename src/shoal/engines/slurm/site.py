@@ -1,4 +1,4 @@
-"""Where Slurm's programs run: on this machine, or on a login node over SSH. Secrets travel by stdin only."""
+"""Runs Slurm's programs on this machine or on a login node over SSH. Secrets are passed by stdin only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from shoal.agent.runtime import base_env
+from shoal.agent.workers.runtime import base_env
 from shoal.core.errors import Refused, Unreachable
 
 _TIMEOUT_S = 30.0
@@ -24,12 +24,14 @@ _SSH = {
     "LogLevel": "ERROR",
 }
 _LONGEST_DIR = 107 - len("/") - 40 - len(".") - 16
-"""A socket's path is no longer than 107, and ssh makes it with a long name and an ending of its own."""
+"""Longest folder for ssh's control socket: its path has at most 107 bytes, and ssh adds a hash and a suffix."""
 
 
 class Site:
+    """The machine where Slurm's programs run."""
+
     def __init__(self, login: str | None = None, *, key: str | None = None, ssh_dir: Path | None = None):
-        """`login`: user@host of a login node; `ssh_dir`: for open connections and the keys of hosts we have met."""
+        """Set up without connecting. `login` is user@host of a login node; `ssh_dir` is for control sockets and known hosts."""
         self._login, self._key, self._ssh_dir = login, key, ssh_dir
 
     @property
@@ -37,7 +39,7 @@ class Site:
         return self._login or "this machine"
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = _TIMEOUT_S) -> str:
-        """What it prints; raises Refused with its own words if it fails."""
+        """Run a program and return its output; raise `Refused` with its error output if it fails."""
         try:
             done = subprocess.run(
                 self._here(argv), input=stdin, capture_output=True, timeout=timeout_s, env=_env(), check=False
@@ -56,7 +58,7 @@ class Site:
         raise Refused(f"{argv[0]} on {self.where}: {words or f'exit code {done.returncode}'}")
 
     def shell(self, script: str, *args: str, stdin: bytes = b"") -> str:
-        """`script` finds the arguments as $1, $2 and so on."""
+        """Run a shell script, which gets the arguments as $1, $2 and so on; return its output."""
         return self.run(["sh", "-c", script, "sh", *args], stdin)
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
@@ -75,11 +77,11 @@ class Site:
         self.shell(unpack, folder, stdin=data.getvalue())
 
     def may_have(self, folder: str, name: str) -> bool:
-        """Whether there is such an entry, as far as can be told without asking anybody."""
+        """Return whether such an entry may exist; for a login node always True, because checking would need a connection."""
         return self._login is not None or (Path(folder) / name).exists()
 
-    def leave_running(self, argv: Sequence[str], log: str) -> None:
-        """Start a program that outlives us."""
+    def start_detached(self, argv: Sequence[str], log: str) -> None:
+        """Start a program that outlives this process."""
         self.shell('log=$1; shift; setsid "$@" >>"$log" 2>&1 </dev/null &', log, *argv)
 
     def _here(self, argv: Sequence[str]) -> list[str]:
@@ -89,7 +91,7 @@ class Site:
         if self._ssh_dir is not None:
             self._ssh_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             if len(str(self._ssh_dir)) <= _LONGEST_DIR:
-                # One connection for all: to ask once a second must not mean to sign in once a second.
+                # Share one connection: a query per second must not mean a login per second.
                 options |= {"ControlMaster": "auto", "ControlPath": f"{self._ssh_dir}/%C", "ControlPersist": "60"}
         identity = ["-i", self._key] if self._key else []
         return [
@@ -104,5 +106,5 @@ class Site:
 
 
 def _env() -> dict[str, str]:
-    """sbatch hands our environment on to the job: nothing of it may be secret, or of a Slurm job we run in ourselves."""
+    """Return the environment for Slurm's programs. sbatch passes it on to the job, so it has no secrets and no SLURM_*."""
     return base_env(os.environ) | {k: v for k, v in os.environ.items() if k in ("SLURM_CONF", "SSH_AUTH_SOCK")}

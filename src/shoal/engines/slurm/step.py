@@ -1,7 +1,7 @@
-"""A task of our Slurm job, run by srun on a compute node: the parent of one agent, for as long as that lives.
+"""A task of our Slurm job, run by srun on a compute node: the parent process of one agent.
 
-It tells the agent where it has come to be (Slurm chooses), passes SIGTERM on, ends what the agent leaves behind, and leaves
-word when the agent is no more: Slurm itself only knows of the job as a whole.
+It writes the machine and devices that Slurm chose into the launch file, passes SIGTERM on, kills what the agent leaves behind,
+and writes a file when the agent has ended, because Slurm only knows the state of the job as a whole.
 
 usage: python -m shoal.engines.slurm.step ENGINE NODES_DIR ATTEMPT_ID NODE,NODE…
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,13 +18,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.agent.inner import become_subreaper, kill_below, prctl
+from shoal.agent.workers.parent import become_subreaper, kill_below, prctl
 from shoal.core.private import write_private
 
 GONE = "gone"
-"""The file in a node's directory that says its agent has ended."""
+"""Name of the file in a node's directory that says that its agent has ended."""
 _PR_SET_PDEATHSIG = 1
 _DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "ROCR_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
+
+_PLACES = {
+    "SLURM_PROCID": "rank",
+    "SLURM_LOCALID": "local_rank",
+    "SLURM_NODEID": "node",
+    "SLURM_NTASKS": "world_size",
+    "SLURM_NPROCS": "world_size",
+    "SLURM_NTASKS_PER_NODE": "accels",
+    "SLURM_NNODES": "num_nodes",
+    "SLURM_JOB_NUM_NODES": "num_nodes",
+}
+"""Slurm knows one task per node. Frameworks that find these variables take their rank from them, so workers get their own."""
+_CREDENTIALS = frozenset({"SLURM_JWT"})
 
 
 def main(args: list[str]) -> int:
@@ -36,6 +50,10 @@ def main(args: list[str]) -> int:
     launch = work / "launch.json"
     write_private(launch, json.dumps(placed(json.loads(launch.read_text()), engine, os.environ)))
     become_subreaper()
+    # Python runs handlers only when the main thread is awake. Its wait must end for every signal, whichever thread gets it.
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     agent = subprocess.Popen(
         [sys.executable, "-m", "shoal.agent", str(launch)],
         stdin=subprocess.DEVNULL,
@@ -44,26 +62,40 @@ def main(args: list[str]) -> int:
     )
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: agent.terminate())
-    code = agent.wait()
+    while (code := agent.poll()) is None:
+        select.select([wake_r], [], [])
+        os.read(wake_r, 4096)
     kill_below(os.getpid())
     (work / GONE).touch(mode=0o600)
     return 0 if code == 0 else 1
 
 
 def placed(launch: dict[str, Any], engine: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """The launch with the machine and the accelerators that Slurm has given us, and as many threads as it has cores."""
+    """Return the launch with the machine, accelerators and number of threads that Slurm has allocated."""
     found = {"machine": f"{engine}:{env.get('SLURMD_NODENAME') or launch['machine'].rpartition(':')[2]}"}
-    given = env.get(_DEVICES.get(launch["slot_kind"], ""), "")
-    devices = [int(d) for d in given.split(",") if d.isdigit()]
-    slots = launch["slots"]
-    if len(devices) == len(slots):
-        # HIP counts those that ROCR leaves to be seen.
-        slots = list(range(len(devices))) if launch["slot_kind"] == "rocm" else devices
+    names = [name for name in env.get(_DEVICES.get(launch["slot_kind"], ""), "").split(",") if name]
+    slots, devices = launch["slots"], list[str]()
+    if len(names) == len(slots):
+        # MIG slices and UUIDs are kept as Slurm wrote them. HIP numbers only what ROCR_VISIBLE_DEVICES leaves visible.
+        devices = names
+        counted = launch["slot_kind"] != "rocm" and all(name.isdigit() for name in names)
+        slots = list(map(int, names)) if counted else list(range(len(names)))
     elif launch["slot_kind"] == "cpu":
         slots = list(range(len(slots)))
     cores = int(env.get("SLURM_CPUS_PER_TASK") or 0)
     threads = max(1, cores // len(slots)) if cores else launch["cpu_threads"]
-    return launch | found | {"slots": slots, "cpu_threads": threads}
+    told = {name: env[name] for name in env if name.startswith("SLURM_") and name not in _CREDENTIALS}
+    return (
+        launch
+        | found
+        | {
+            "slots": slots,
+            "devices": devices,
+            "cpu_threads": threads,
+            "env": told,
+            "place_env": _PLACES,
+        }
+    )
 
 
 if __name__ == "__main__":

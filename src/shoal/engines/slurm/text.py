@@ -1,4 +1,4 @@
-"""What Slurm's programs print, read; and what they are given, written. Pure."""
+"""Parses the output of Slurm's programs and writes the batch script. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from shoal.core.faults import out_of_space
 
 NAME_PREFIX = "shoal-"
 LEAST_VERSION = (22, 5)
@@ -16,21 +18,21 @@ _TAKES_WORK = frozenset("allocated completing idle mixed planned reserved".split
 _DRAINS = frozenset("drained draining maint perfctrs powering_down reboot".split())
 _NOT_RESPONDING = "*"
 _MARKS = "*~#!%$@^-"
-"""What sinfo puts behind a state: asleep, waking up, planned and so on."""
+"""Marks that sinfo appends to a state: powered down, powering up, planned and so on."""
 _REASONS = {
-    "Resources": "all that could run it is in use",
-    "Priority": "jobs of others are before it",
-    "QOSMaxCpuPerUserLimit": "your QOS lets you use no more at once",
-    "AssocGrpCpuLimit": "your account lets you use no more at once",
-    "AssocGrpGRES": "your account lets you use no more at once",
+    "Resources": "all suitable resources are in use",
+    "Priority": "jobs with a higher priority are ahead of it",
+    "QOSMaxCpuPerUserLimit": "you have reached the limit of your QOS",
+    "AssocGrpCpuLimit": "your account has reached its limit",
+    "AssocGrpGRES": "your account has reached its limit",
     "ReqNodeNotAvail": "a node it could use is down or reserved",
     "PartitionDown": "the partition is down",
-    "PartitionNodeLimit": "it asks for more nodes than the partition lets a job have",
-    "PartitionTimeLimit": "it asks for more time than the partition lets a job have",
-    "JobHeldUser": "someone holds it: scontrol release",
-    "JobHeldAdmin": "an admin of the cluster holds it",
-    "BeginTime": "it may not begin yet",
-    "None": "Slurm has not looked at it yet",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows per job",
+    "PartitionTimeLimit": "it requests more time than the partition allows per job",
+    "JobHeldUser": "a user holds it; continue with: scontrol release",
+    "JobHeldAdmin": "an administrator of the cluster holds it",
+    "BeginTime": "its earliest start time has not been reached",
+    "None": "Slurm has not considered it yet",
 }
 
 
@@ -49,9 +51,9 @@ class Queued:
 
     @property
     def why(self) -> str:
-        """For people: Slurm's own word, what it means, and when Slurm thinks it will start."""
+        """Why it waits, for people: Slurm's reason, its meaning, and the expected start."""
         if self.state == "CONFIGURING":
-            return f"Slurm makes its nodes ready, as job {self.job_id}"
+            return f"Slurm is preparing its nodes (job {self.job_id})"
         meaning = _REASONS.get(self.reason.partition(",")[0].strip("()"))
         when = f"; Slurm expects to start it at {self.starts}" if self.starts[:1].isdigit() else ""
         return (
@@ -61,20 +63,28 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A node of the cluster; `node` is our word for a share of an attempt."""
+    """A node of the cluster, called host here because `node` means a share of an attempt."""
 
     name: str
     address: str
-    """Or what the cluster calls it by."""
+    """Its address, or the name by which the cluster knows it."""
     cpus: int
     gpus: int
     state: str
-    """up, draining or lost."""
+    """State: up, draining or lost."""
     problem: str | None
+    types: tuple[str, ...] = ()
+    """Type of each GPU, as the site named it in Slurm's GRES; empty names if it did not."""
+
+
+def read_full(df: str) -> str:
+    """Return why no node can start, by the output of `df -Pk`: its file system has no room. Empty if it has, or is not known."""
+    found = re.search(r"(\d+)\s+\d+%", df)
+    return out_of_space(int(found[1]) << 10) if found else ""
 
 
 def read_queue(text: str) -> dict[str, Queued]:
-    """Attempt id → its job, of squeue's lines in QUEUE_FORMAT."""
+    """Return attempt id → job from squeue's lines in QUEUE_FORMAT."""
     found = {}
     for line in text.splitlines():
         job_id, _, rest = line.partition("|")
@@ -85,7 +95,7 @@ def read_queue(text: str) -> dict[str, Queued]:
 
 
 def read_hosts(text: str, partition: str | None) -> list[Host]:
-    """Of sinfo's lines in NODE_FORMAT; without a partition, those of the default one."""
+    """Return the hosts from sinfo's lines in NODE_FORMAT; without a partition, those of the default partition."""
     found: dict[str, Host] = {}
     for line in text.splitlines():
         parts = line.strip().split("|", 6)
@@ -99,26 +109,34 @@ def _host(name: str, address: str, _: str, cpus: str, gres: str, state: str, rea
     ours = "up" if kind in _TAKES_WORK else "draining" if kind in _DRAINS else "lost"
     if _NOT_RESPONDING in marks and ours == "up":
         ours = "lost"
-    told = "" if reason in ("", "none", "(null)") else f": {reason}"
-    problem = None if ours == "up" else f"Slurm says {state}{told}"
-    return Host(name, address, int(re.sub(r"\D", "", cpus) or 0), _gpus(gres), ours, problem)
+    details = "" if reason in ("", "none", "(null)") else f": {reason}"
+    problem = None if ours == "up" else f"Slurm says {state}{details}"
+    types = _gpu_types(gres)
+    return Host(name, address, int(re.sub(r"\D", "", cpus) or 0), len(types), ours, problem, types)
 
 
-def _gpus(gres: str) -> int:
-    """`gpu:a100:4(S:0-1),shard:8` has four."""
+def _gpu_types(gres: str) -> tuple[str, ...]:
+    """Return the type of each GPU in a GRES text: `gpu:a100:2(S:0-1),gpu:1,shard:8` has a100, a100 and one without a type."""
     plain = re.sub(r"\([^)]*\)", "", gres)
-    counts = [g.rpartition(":")[2] for g in plain.split(",") if g == "gpu" or g.startswith("gpu:")]
-    return sum(int(c) if c.isdigit() else 1 for c in counts)
+    found: list[str] = []
+    for gpu in (part for part in plain.split(",") if part == "gpu" or part.startswith("gpu:")):
+        words = gpu.split(":")[1:]
+        count = int(words.pop()) if words and words[-1].isdigit() else 1
+        found += [words[0] if words else ""] * count
+    return tuple(found)
 
 
 def read_version(text: str) -> tuple[int, int] | None:
-    """`slurm-wlm 22.05.8` is (22, 5)."""
+    """Return major and minor version: (22, 5) for `slurm-wlm 22.05.8`; None without one."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def batch_script(step: Sequence[str], env: Mapping[str, str]) -> str:
-    """One agent per task. A SIGTERM is for the agents, which need a moment: the script itself outlives it."""
+    """Return a batch script that runs one agent per task.
+
+    The script itself ignores SIGTERM and waits: the signal is for the agents, which need a moment to end.
+    """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     lines = [
         "#!/bin/sh",

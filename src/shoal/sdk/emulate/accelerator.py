@@ -1,4 +1,4 @@
-"""torch.accelerator and its kin: the generic names for what torch.cuda emulates, with the same device and the same count."""
+"""Patches of torch.accelerator and related functions, with the same device and count as the emulated torch.cuda."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 from collections import defaultdict
 from typing import Any
 
-from .callers import asked_by_user, for_user
+from . import idle
+from .callers import for_user, is_called_by_user
 from .cuda import Device, Event, Stream, as_original, count, memory, nothing, zero
 
 _NOTHING = (
@@ -17,7 +18,7 @@ _DTYPES = "float32 float64 float16 bfloat16 complex64 complex128 uint8 int8 int1
 
 
 def patch(torch: Any, device: Device, cuda: Any) -> None:
-    """`cuda`: a torch.device of that type, made before torch.device was replaced."""
+    """Patch torch.accelerator. `cuda` is a torch.device of that type, made before torch.device was replaced."""
     _patch_get_device_module(torch)
     for name, kind in (("Stream", Stream), ("Event", Event)):
         if hasattr(torch, name):
@@ -30,7 +31,7 @@ def patch(torch: Any, device: Device, cuda: Any) -> None:
         **dict.fromkeys(_NOTHING, nothing),
         **dict.fromkeys(_ZERO, zero),
         "is_available": for_user(True, accelerator.is_available),
-        "device_count": for_user(count, accelerator.device_count),
+        "device_count": for_user(lambda: idle.counted(count()), accelerator.device_count),
         "current_accelerator": for_user(lambda: cuda, accelerator.current_accelerator),
         **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: device.index),
         **dict.fromkeys(("set_device_index", "set_device_idx"), device.choose),
@@ -57,16 +58,16 @@ def _patch_get_device_module(torch: Any) -> None:
 
     @functools.wraps(original)
     def get_device_module(device: Any = None) -> Any:
-        # A device of the CPU is what the script got for its cuda; who wants the CPU's module says "cpu".
+        # A CPU device object is what the script got for its cuda; a script that wants the CPU's module passes "cpu".
         kind = device.partition(":")[0] if isinstance(device, str) else getattr(device, "type", "cuda")
         is_cuda = kind == "cuda" or (kind == "cpu" and not isinstance(device, str))
-        return torch.cuda if is_cuda and asked_by_user() else original(device)
+        return torch.cuda if is_cuda and is_called_by_user() else original(device)
 
     torch.get_device_module = get_device_module
 
 
 class _DeviceIndex:
-    """`with torch.accelerator.device_index(n):`."""
+    """Context manager of `with torch.accelerator.device_index(n):`."""
 
     def __init__(self, device: Device, index: int | None, /):
         self._device, self._index, self._before = device, index, device.index
@@ -81,7 +82,7 @@ class _DeviceIndex:
 
 
 def _stand_in(name: str, real: Any, ours: type) -> Any:
-    """A class that makes objects of ours, and passes for the real one, which needs an accelerator to be made."""
+    """Return a class that creates objects of `ours` and passes for the real one, which needs an accelerator."""
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:

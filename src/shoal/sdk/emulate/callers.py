@@ -1,4 +1,4 @@
-"""Who is asking: the user's own code sees CUDA, libraries do not, or they would count devices that cannot be used."""
+"""Identify the caller: the user's code sees CUDA; libraries do not, because they would use devices that do not exist."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROOTS = tuple(
 )
 _FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SEES_CUDA = os.path.join("torch", "distributed", "run.py")  # noqa: PTH118
-"""torchrun --nproc-per-node=gpu asks on the user's behalf."""
+"""Library file that sees CUDA too: `torchrun --nproc-per-node=gpu` counts devices for the user."""
 _known: dict[str, bool] = {}
 
 
-def asked_by_user() -> bool:
-    """Whether the first function up the stack that is not ours belongs to the user."""
+def is_called_by_user() -> bool:
+    """Check whether the first function up the stack that is not ours belongs to the user."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -36,10 +36,10 @@ def asked_by_user() -> bool:
 
 
 def for_user(value: Any, others: Any) -> Any:
-    """A function that gives `value` to the user's code, and to libraries what `others` does."""
+    """Return a function that returns `value` to the user's code and the result of `others` to libraries."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        if asked_by_user():
+        if is_called_by_user():
             return value() if callable(value) else value
         return others(*args, **kwargs) if callable(others) else others
 

@@ -1,4 +1,4 @@
-"""The functions of torch.cuda: one imagined device per worker of this machine, with the machine's memory and no streams."""
+"""Functions of torch.cuda: one emulated device per worker of this machine, with the machine's memory and no streams."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from . import idle
 from .callers import for_user
 
 _NOTHING = (
@@ -26,7 +27,7 @@ _TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool".split()
 _CAPABILITY = (8, 0)
 _NAME = "CPU (CUDA emulated)"
 _NCCL = (2, 27, 5)
-"""Scripts compare it with the version that brought bfloat16."""
+"""Version of nccl to report. Scripts check that it is recent enough for bfloat16."""
 
 
 def patch(torch: Any, device: Device) -> None:
@@ -36,7 +37,7 @@ def patch(torch: Any, device: Device) -> None:
         **dict.fromkeys(_ZERO, zero),
         "is_available": for_user(True, cuda.is_available),
         "is_initialized": for_user(True, cuda.is_initialized),
-        "device_count": for_user(count, cuda.device_count),
+        "device_count": for_user(lambda: idle.counted(count()), cuda.device_count),
         "is_bf16_supported": for_user(True, cuda.is_bf16_supported),
         "current_device": lambda: device.index,
         "set_device": device.choose,
@@ -64,7 +65,7 @@ def patch(torch: Any, device: Device) -> None:
         if hasattr(cuda, name):
             function = function if isinstance(function, type) else as_original(getattr(cuda, name), function)
             setattr(cuda, name, function)
-            # Some are defined one level down, and imported from there by those who know.
+            # Some are defined in a submodule, and some libraries import them from there.
             for inner in ("memory", "random", "streams"):
                 module = getattr(cuda, inner, None)
                 if module is not None and hasattr(module, name):
@@ -89,7 +90,7 @@ def _patch_tools(torch: Any) -> None:
 
 
 class Stream:
-    """Everything is done at once, so there is nothing to wait for."""
+    """Stream whose operations are complete at once, so there is nothing to wait for."""
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any):
         self.device, self.priority, self.cuda_stream = device, priority, 0
@@ -122,7 +123,7 @@ class Event:
         self._at = time.perf_counter()
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds."""
+        """Return the time between two events in milliseconds."""
         return (end._at - self._at) * 1000
 
     def query(self) -> bool:
@@ -134,7 +135,7 @@ class Event:
 
 
 class NoDevice:
-    """`with torch.cuda.device(n):`."""
+    """Context manager of `with torch.cuda.device(n):`."""
 
     def __init__(self, device: Any = None):
         self.idx = device if isinstance(device, int) else 0
@@ -145,7 +146,7 @@ class NoDevice:
 
 
 class Device:
-    """The device this worker has chosen, by torch.cuda or by torch.accelerator."""
+    """Device that this worker has selected, by torch.cuda or torch.accelerator."""
 
     def __init__(self) -> None:
         self.index = int(os.environ.get("LOCAL_RANK") or 0)
@@ -158,7 +159,7 @@ class Device:
 
 
 def count() -> int:
-    """As many as there are workers on this machine."""
+    """Return the number of emulated devices: as many as workers on this machine."""
     given = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("PET_NPROC_PER_NODE") or "1"
     return int(given) if given.isdigit() else 1
 
@@ -176,7 +177,7 @@ def memory(pages: str) -> int:
 
 
 def as_original(original: Any, function: Any) -> Any:
-    """An object of its own under the name of the original: torch.compile keeps rules by object."""
+    """Return a new function with the name of the original: torch.compile keeps its rules by function object."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +187,7 @@ def as_original(original: Any, function: Any) -> Any:
 
 
 def _fork_generators(fork_rng: Any) -> Any:
-    """The generator of the CPU, which is always forked, is the only one."""
+    """Return a fork_rng without devices: only the CPU generator exists, and it is always forked."""
 
     @functools.wraps(fork_rng)
     def fork(devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any) -> Any:

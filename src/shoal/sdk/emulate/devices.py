@@ -1,4 +1,4 @@
-"""Devices, and what makes tensors or moves them: whoever says cuda gets cpu."""
+"""Patches of devices and of functions that create or move tensors: cuda becomes cpu."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
+
+from . import idle
 
 _FACTORIES = (
     "arange as_tensor asarray bartlett_window blackman_window empty empty_like empty_permuted empty_quantized empty_strided eye "
@@ -18,7 +20,7 @@ _NEW = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".spli
 
 
 def patch(torch: Any) -> None:
-    # Computed once, of torch's own functions, or `with torch.device(…)` would no longer know them.
+    # Computed here from torch's own functions and cached; otherwise `with torch.device(…)` would not know them any more.
     with contextlib.suppress(ImportError, AttributeError):
         importlib.import_module("torch.utils._device")._device_constructors()
     mapped = Mapping(torch)
@@ -27,7 +29,7 @@ def patch(torch: Any) -> None:
             if hasattr(owner, name):
                 original = getattr(owner, name)
                 setattr(owner, name, mapped.by_keyword(original, first=name == "set_default_device"))
-                _tell_script(torch, original, getattr(owner, name))
+                _register_for_script(torch, original, getattr(owner, name))
     torch.Tensor.to = mapped.by_keyword(torch.Tensor.to, first=True, method=True)
     torch.nn.Module.to = mapped.by_keyword(torch.nn.Module.to, first=True, method=True)
     for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
@@ -43,15 +45,15 @@ def patch(torch: Any) -> None:
     _patch_amp(torch, mapped)
 
 
-def _tell_script(torch: Any, original: Any, ours: Any) -> None:
-    """torch.jit.script knows built-in functions by object."""
+def _register_for_script(torch: Any, original: Any, ours: Any) -> None:
+    """Register a replaced function with torch.jit.script, which identifies built-in functions by object."""
     known: Any = getattr(torch.jit, "_builtins", None)
     if known is not None and (operator := known._find_builtin(original)):
         known._register_builtin(ours, operator)
 
 
 class Mapping:
-    """From what people give as a device to what there is."""
+    """Maps a device given by a script to the one to use: cuda and bare indices become cpu."""
 
     def __init__(self, torch: Any):
         self._device = torch.device
@@ -66,16 +68,18 @@ class Mapping:
         return self._cpu if isinstance(device, int) and not isinstance(device, bool) else device
 
     def by_keyword(self, function: Callable[..., Any], *, first: bool = False, method: bool = False) -> Any:
-        """`function` with its `device` mapped; `first`: its first argument may be one too."""
+        """Return `function` with its `device` mapped; with `first`, its first argument may be a device too."""
         at = 1 if method else 0
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
+                idle.used()
                 kwargs["device"] = self(kwargs["device"])
             if kwargs.get("pin_memory"):
                 kwargs["pin_memory"] = False
             if first and len(args) > at:
+                idle.used()
                 args = (*args[:at], self(args[at]), *args[at + 1 :])
             return function(*args, **kwargs)
 
@@ -83,7 +87,7 @@ class Mapping:
 
 
 def _stand_in(name: str, real: Any, mapped: Mapping) -> Any:
-    """A class that makes objects of the real one, which cannot be subclassed, and passes for it."""
+    """Return a class that creates objects of the real one, which cannot be subclassed, and passes for it."""
 
     class Meta(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +115,7 @@ def _load(load: Callable[..., Any], mapped: Mapping) -> Any:
 
 
 def _location(given: Any, mapped: Mapping) -> Any:
-    """Without a word, a checkpoint of a GPU would go back to it; a function or a mapping may send it there too."""
+    """Return a map_location that loads to the CPU. The default, a mapping or a function may otherwise choose a GPU."""
     if given is None or isinstance(given, dict):
         return "cpu"
     if not callable(given):
@@ -145,14 +149,14 @@ def _plain_type(name: Any) -> Any:
 
 
 def _patch_amp(torch: Any, mapped: Mapping) -> None:
-    """autocast in bfloat16, which every CPU has kernels for; a GradScaler that really scales."""
+    """Make autocast use bfloat16, which every CPU supports, and GradScaler scale on the CPU."""
     autocast = torch.amp.autocast_mode.autocast
     enter = autocast.__init__
 
     @functools.wraps(enter)
     def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         emulated = mapped(device_type)
-        # "cpu" may be the type of a device that the script has made as cuda.
+        # "cpu" may be the type of a device that the script created as cuda.
         if (emulated != device_type and dtype is None) or (emulated == "cpu" and dtype is torch.float16):
             dtype = torch.bfloat16
         enter(self, emulated, dtype, *args, **kwargs)
@@ -172,6 +176,7 @@ def _patch_amp(torch: Any, mapped: Mapping) -> None:
 def _stay(original: Any) -> Any:
     @functools.wraps(original)
     def stay(self: Any, *args: Any, **kwargs: Any) -> Any:
+        idle.used()
         return self
 
     return stay

@@ -1,4 +1,4 @@
-"""Process groups on gloo whatever was asked for, and wrappers that need no device."""
+"""Patches that create process groups with gloo instead of nccl, and let wrappers work without devices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def _replace(owners: tuple[Any, ...], name: str, function: Any) -> None:
 
 
 def _on_gloo(function: Callable[..., Any], *, first: bool = False) -> Any:
-    """With gloo in place of a backend that names nccl, and bound to no device. `first`: the backend may be the first argument."""
+    """Return `function` with gloo instead of nccl and without a device.
+
+    `first`: the backend may be the first argument.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +78,7 @@ def _without_devices(function: Callable[..., Any]) -> Any:
 
 
 def _averaging(function: Callable[..., Any], core: Any) -> Any:
-    """gloo has no AVG: sum, then divide."""
+    """Return an all_reduce that sums and divides for AVG, which gloo does not have."""
 
     @functools.wraps(function)
     def all_reduce(tensor: Any, op: Any = core.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Spreading one model over processes without changing the script: none, ddp, fsdp, pipeline, their meshes, and swarms."""
+"""Kinds of parallelism that need no change in the script: none, ddp, fsdp, pipeline, their meshes, and swarms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.sdk.parallel.base import Parallel
 from shoal.sdk.parallel.plan import Plan, read_plan
+from shoal.sdk.parallel.tuning import Tuning, refuse
 
 if TYPE_CHECKING:
     import torch
 
-    from shoal.sdk.group import Ranks
+    from shoal.sdk.ranks.group import Ranks
 
 __all__ = ["Parallel", "Plan", "make", "read_plan"]
 
@@ -24,12 +25,39 @@ def make(
     *,
     ddp: Mapping[str, Any] | None = None,
     swarm: Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
 ) -> Parallel:
-    """Collective. The way of parallelism that `parallel` and `mesh` ask for, on the world of `context`.
+    """Return the parallelism that `parallel` and `mesh` ask for, for the ranks of `context`. Collective.
 
-    Makes the process group if one is needed and there is none. `ddp`: more arguments of DistributedDataParallel; `swarm`:
-    settings of the swarm, where no ticket has them.
+    Creates the process group if one is needed and there is none.
+
+    Args:
+        parallel: "auto", "ddp", "fsdp", "pipeline", "none" or "swarm".
+        mesh: Sizes of a combination, such as {"ddp": 2, "fsdp": 2}.
+        context: Rank and world size of this process.
+        device: Device of this process.
+        ddp: More arguments of DistributedDataParallel.
+        swarm: Settings of the swarm that its ticket does not contain.
+        tuning: Precision, recomputed activations and compilation.
     """
+    tuning = tuning or Tuning()
+    made = _make(parallel, mesh, context, device, ddp, swarm)
+    if made.name in ("pipeline", "swarm"):
+        refuse(tuning, made.name)
+    elif made.name != "fsdp":
+        refuse(tuning, made.name, only_precision=True)
+    made.tuning = tuning
+    return made
+
+
+def _make(
+    parallel: str,
+    mesh: Mapping[str, int] | None,
+    context: Ranks,
+    device: torch.device,
+    ddp: Mapping[str, Any] | None,
+    swarm: Mapping[str, Any] | None,
+) -> Parallel:
     if parallel == "swarm":
         from shoal.sdk.parallel.swarm import make_peer
 
@@ -39,7 +67,7 @@ def make(
         from shoal.sdk.parallel.none import NoParallel
 
         return NoParallel(device)
-    from shoal.sdk.group import ensure_group
+    from shoal.sdk.ranks.group import ensure_group
 
     ensure_group(context, device)
     if plan.stages > 1:

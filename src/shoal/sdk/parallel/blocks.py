@@ -1,4 +1,4 @@
-"""Finding the repeated blocks of a model and dealing them out."""
+"""Find the repeated blocks of a model and divide them among stages."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 MIN_COVER = 0.5
-"""A list of equal blocks with less than this share of the parameters is no split point if a chain has more."""
+"""Minimum share of the parameters in a list of equal blocks; below it, another chain with more of them is preferred."""
 
 
 def block_lists(model: nn.Module) -> list[list[nn.Module]]:
-    """Every outermost list of two or more blocks of one class, largest first."""
+    """Return every outermost list of two or more blocks of one class, largest first."""
     lists = [blocks for blocks in _lists(model) if len({type(block) for block in blocks}) == 1]
     below = {id(module) for blocks in lists for block in blocks for module in block.modules() if module is not block}
     return sorted((blocks for blocks in lists if id(blocks[0]) not in below), key=_total, reverse=True)
 
 
 def pipeline_blocks(model: nn.Module, at_least: int) -> list[nn.Module]:
-    """The chain of modules to cut a pipeline at, in the order they run; empty if there is none long enough."""
+    """Return the chain of modules at which to cut a pipeline, in the order they run; [] if none is long enough."""
     equal = [blocks for blocks in block_lists(model) if len(blocks) >= at_least]
     if equal and _total(equal[0]) >= MIN_COVER * size(model):
         return equal[0]
@@ -39,7 +39,7 @@ def partition(weights: Sequence[int], parts: int) -> list[range]:
     for part in range(1, parts):
         row, cut = [0] * (count + 1), [0] * (count + 1)
         for end in range(part + 1, count + 1):
-            # Of equally good cuts the latest: the last stage also has the head to compute.
+            # Of equally good cuts take the latest: the last stage also computes the head.
             row[end], negative = min((max(best[-1][at], prefix[end] - prefix[at]), -at) for at in range(part, end))
             cut[end] = -negative
         best.append(row)
@@ -53,7 +53,7 @@ def partition(weights: Sequence[int], parts: int) -> list[range]:
 
 
 def size(module: nn.Module) -> int:
-    """Number of parameter elements, shared ones counted once."""
+    """Return the number of parameter elements; shared ones count once."""
     return sum(param.numel() for param in module.parameters())
 
 
@@ -66,7 +66,7 @@ def _lists(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def _flat(module: nn.Module) -> Iterator[nn.Module]:
-    """Lists inside a list are never called themselves: what is in them is the chain."""
+    """Yield the modules of a list. Lists inside a list are never called themselves, so their modules are yielded."""
     for child in module._modules.values():
         if isinstance(child, nn.ModuleList):
             yield from _flat(child)

@@ -1,4 +1,4 @@
-"""A fingerprint of tensors' contents that is the same in every process. Needs torch only."""
+"""Fingerprint of the contents of tensors, the same in every process. Needs torch only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> int:
-    """CRC of shapes, types and bytes, in order. Copies what is not on the CPU."""
+    """Return a CRC of shapes, types and bytes, in order. Tensors that are not on the CPU are copied."""
     crc = 0
     for tensor in tensors:
         plain = tensor.detach().to("cpu").contiguous()

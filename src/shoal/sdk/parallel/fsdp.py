@@ -1,33 +1,41 @@
-"""Fully sharded: each process keeps a slice of every parameter, gradient and optimizer state (FSDP2).
+"""Fully sharded data parallelism: each process keeps a slice of every parameter, gradient and optimizer state (FSDP2).
 
-With replicas in the plan the slices of one copy lie inside a group and the copies average their gradients (HSDP).
+With replicas in the plan, the slices of one copy are inside a group and the copies average their gradients (HSDP).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from shoal.sdk.parallel.base import Parallel, State
 from shoal.sdk.parallel.blocks import block_lists, size
+from shoal.sdk.parallel.empty import Filling, is_empty
+from shoal.sdk.parallel.names import plain_names
+from shoal.sdk.parallel.placed import refuse_placed
 from shoal.sdk.parallel.plan import Plan
-from shoal.sdk.parallel.start import same_start
+from shoal.sdk.parallel.resharding import load_model_shards, read_optimizer_shards, tied_names
+from shoal.sdk.parallel.start import from_first, same_start
+from shoal.sdk.parallel.tuning import tune_blocks
+
+if TYPE_CHECKING:
+    from shoal.sdk.saving.shards import Shards
 
 UNIT_PARAMS = 1_000_000
-"""Without repeated blocks: modules with at least this many parameters are gathered one at a time."""
+"""Minimum number of parameters of a module that is gathered by itself, in models without repeated blocks."""
 
 
 class ShardedParallel(Parallel):
     name = "fsdp"
+    is_sharded = True
 
     def __init__(self, device: torch.device, plan: Plan, rank: int) -> None:
         super().__init__(device)
@@ -37,20 +45,31 @@ class ShardedParallel(Parallel):
             self._mesh = init_device_mesh(kind, (plan.replicas, plan.shards), mesh_dim_names=("ddp", "fsdp"))
         else:
             self._mesh = init_device_mesh(kind, (plan.shards,), mesh_dim_names=("fsdp",))
-        self._swapped: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if isinstance(model, FSDPModule):
             return model
+        refuse_placed(model, self.name)
         same_start(model)
-        # Moving first would need room for the whole model; fully_shard moves slice by slice.
+        # Moving the model first would need memory for all of it; fully_shard moves it slice by slice.
         before = dict(model.named_parameters(remove_duplicate=False))
-        for unit in _units(model):
-            fully_shard(unit, mesh=self._mesh)
-        fully_shard(model, mesh=self._mesh)
-        for name, new in model.named_parameters(remove_duplicate=False):
-            old = before[name]
-            self._swapped[id(old)] = (weakref.ref(old), new)
+        filling = Filling(model, from_first(torch.initial_seed())) if is_empty(model) else None
+        tune_blocks(model, self.tuning)
+        policy = MixedPrecisionPolicy()
+        if self.tuning.precision == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        units = list(_units(model))
+        inside = {id(module) for unit in units for module in unit.modules()}
+        for unit in units:
+            if filling is not None:
+                filling.fill(unit.modules())
+            fully_shard(unit, mesh=self._mesh, mp_policy=policy)
+        if filling is not None:
+            filling.fill(module for module in model.modules() if id(module) not in inside)
+        fully_shard(model, mesh=self._mesh, mp_policy=policy)
+        if filling is not None:
+            filling.read()
+        self.note_swapped(before, model)
         return model
 
     def adopt(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -75,17 +94,32 @@ class ShardedParallel(Parallel):
     def load(
         self, model: nn.Module, optimizers: Sequence[Optimizer], model_state: State, optimizer_states: Sequence[State]
     ) -> None:
-        # It fills the dict it is given with this rank's slices.
-        set_model_state_dict(model, dict(model_state), options=StateDictOptions(full_state_dict=True, strict=True))
+        # plain_names copies: the function replaces the values of its argument by this rank's slices.
+        set_model_state_dict(
+            model, plain_names(model_state), options=StateDictOptions(full_state_dict=True, strict=True)
+        )
         for optimizer, state in zip(optimizers, optimizer_states, strict=True):
             optimizer.load_state_dict(_slice_state(optimizer, state))
 
-    def _new(self, param: torch.Tensor) -> torch.Tensor:
-        old, new = self._swapped.get(id(param), (None, None))
-        return new if new is not None and old is not None and old() is param else param
+    def sharded_state(
+        self, model: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[State, list[State], dict[str, str]] | None:
+        return plain_names(model.state_dict()), [optimizer.state_dict() for optimizer in optimizers], tied_names(model)
+
+    def load_shards(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        model_state: State,
+        optimizer_states: Sequence[State],
+        shards: Shards,
+    ) -> None:
+        load_model_shards(model, model_state, shards)
+        for optimizer, state in zip(optimizers, optimizer_states, strict=True):
+            optimizer.load_state_dict(read_optimizer_shards(optimizer, state, shards))
 
     def _gather(self, value: Any) -> Any:
-        """A nest with whole tensors on the CPU; only rank 0 keeps them, but all must take part."""
+        """Return a nest with whole tensors on the CPU. Only rank 0 keeps them, but all ranks must take part."""
         if isinstance(value, DTensor):
             whole = value.full_tensor().detach()
             return whole.to("cpu", copy=True) if self._rank == 0 else None
@@ -99,7 +133,7 @@ class ShardedParallel(Parallel):
 
 
 def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """Modules to gather one at a time: the repeated blocks, or large modules where there are none."""
+    """Yield the modules to gather one at a time: the repeated blocks, else large modules."""
     units = [block for blocks in block_lists(model) for block in blocks]
     if not units:
         units = [module for module in model.modules() if module is not model and size(module) >= UNIT_PARAMS]
@@ -122,7 +156,7 @@ def _units(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _slice_like(param: torch.Tensor, value: Any) -> Any:
-    """Optimizer state of the whole parameter, cut as the parameter is."""
+    """Return the optimizer state of a whole parameter, sliced like the parameter."""
     if not isinstance(param, DTensor) or not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
         return value
     if value.shape != param.shape or value.dim() == 0:

@@ -1,4 +1,4 @@
-"""Reading `parallel=` and `mesh=` into sizes. Pure."""
+"""Read the sizes of the parallelism from `parallel=` and `mesh=`. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OPTIONS = ("num_microbatches",)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     replicas: int = 1
-    """Copies of the model that read different data and average their gradients (ddp)."""
+    """Number of copies of the model that read different data and average their gradients (ddp)."""
     shards: int = 1
-    """Processes that share the storage of one copy (fsdp); each reads its own data."""
+    """Number of processes that share the storage of one copy (fsdp); each reads its own data."""
     stages: int = 1
-    """Processes that hold consecutive blocks of one copy (pipeline); all read the same data."""
+    """Number of processes that hold consecutive blocks of one copy (pipeline); all read the same data."""
     num_microbatches: int = 1
-    """Pieces a batch is cut into on its way through the stages; by default as many as stages."""
+    """Number of micro-batches a batch is cut into in a pipeline; by default the number of stages."""
 
     @property
     def is_plain(self) -> bool:
@@ -29,7 +29,7 @@ class Plan:
 
 
 def read_plan(parallel: str, mesh: Mapping[str, int] | None, world_size: int) -> Plan:
-    """The sizes asked for. Without a mesh the one way named takes the whole world; alone, there is nothing to spread."""
+    """Return the sizes. Without a mesh, the named kind uses all ranks; a single rank needs no parallelism."""
     if parallel not in WAYS:
         raise InvalidSpec(f"parallel={parallel!r} is not one of {', '.join(WAYS)}.")
     mesh = dict(mesh or {})
@@ -46,7 +46,7 @@ def read_plan(parallel: str, mesh: Mapping[str, int] | None, world_size: int) ->
         asked = " × ".join(f"{axis} {size}" for axis, size in axes.items())
         raise InvalidSpec(
             f"The mesh {asked} needs {product} processes, but the world has {world_size}.",
-            hint="Start as many workers as the product of the mesh, or leave `mesh` out.",
+            hint="Start as many workers as the product of the mesh, or omit `mesh`.",
         )
     stages = axes.get("pipeline", 1)
     return Plan(
@@ -60,7 +60,7 @@ def read_plan(parallel: str, mesh: Mapping[str, int] | None, world_size: int) ->
 def _check(parallel: str, mesh: Mapping[str, int]) -> None:
     for name, size in mesh.items():
         if name not in AXES + OPTIONS:
-            raise InvalidSpec(f"mesh has {name!r}; it may have {', '.join(AXES + OPTIONS)}.")
+            raise InvalidSpec(f"mesh has an unknown key {name!r}; allowed are {', '.join(AXES + OPTIONS)}.")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidSpec(f"mesh[{name!r}] must be a whole number of at least 1, not {size!r}.")
     if mesh.get("fsdp", 1) > 1 and mesh.get("pipeline", 1) > 1:

@@ -1,4 +1,4 @@
-"""A peer of a swarm: the whole model here, and steps made together with machines that come and go."""
+"""Peer of a swarm: it holds the whole model and makes its steps together with machines that join and leave."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 def make_peer(device: torch.device, world_size: int, given: Mapping[str, Any] | None) -> Parallel:
-    """By the ticket of `shoal swarm join` and by `given`; without either the script trains alone, and says so."""
+    """Return a swarm peer with the settings of the ticket of `shoal swarm join` and of `given`.
+
+    Without a ticket and settings, the script trains alone, with a warning.
+    """
     if world_size > 1:
         raise UsageError(
             f"a peer of a swarm is one process, but this one has {world_size} workers",
-            hint="start it without torchrun: each accelerator joins as a peer of its own",
+            hint="start it without torchrun: each accelerator joins as its own peer",
         )
     found = import_module("shoal.swarm.settings").gather_settings(given or {})
     if found is None:
-        logger.warning("shoal: no swarm was joined, so this trains alone; to join one: shoal swarm join LINK")
+        logger.warning("shoal: no swarm was joined, so this process trains alone; to join one: shoal swarm join LINK")
         return NoParallel(device)
     return SwarmPeer(device, found)
 
@@ -43,7 +46,7 @@ class SwarmPeer(NoParallel):
         self._optimizer: Optimizer | None = None
         self._passed = 0
         self._stepping = False
-        """Inside a step: hivemind steps the optimizer itself, when it has the batch."""
+        """True inside a step: hivemind calls the optimizer's step itself once the swarm has a whole batch."""
         self.swarm: Any = None
         self.data_seed = import_module("shoal.swarm.settings").data_seed(settings)
 
@@ -51,7 +54,7 @@ class SwarmPeer(NoParallel):
         super().adopt(model, optimizer)
         if self._optimizer is not None:
             raise UsageError(
-                "a swarm trains with one optimizer, and this script prepares two",
+                "a swarm trains with one optimizer, but this script prepares two",
                 hint="put the parameters into groups of one optimizer",
             )
         self._model, self._optimizer = model, optimizer
@@ -76,12 +79,12 @@ class SwarmPeer(NoParallel):
         return super().wrap(model)
 
     def begin(self, schedulers: Sequence[Any], samples: Callable[[], int | None]) -> None:
-        """Once there is a model and an optimizer: join."""
+        """Join the swarm once there is a model and an optimizer."""
         if self.swarm is not None or self._optimizer is None or self._model is None:
             return
         if len(schedulers) > 1:
             raise UsageError(
-                "a swarm follows one schedule", hint="chain them: torch.optim.lr_scheduler.ChainedScheduler"
+                "a swarm supports one scheduler", hint="combine them with torch.optim.lr_scheduler.ChainedScheduler"
             )
         self._loader_samples = samples
         self._engine = import_module("shoal.swarm.optimizer")
@@ -97,13 +100,13 @@ class SwarmPeer(NoParallel):
             self.swarm.leave()
 
     def _samples(self) -> int:
-        """Behind the gradients of the step at hand."""
+        """Return the number of samples behind the gradients of the current step."""
         passed, self._passed = self._passed, 0
-        told = self._loader_samples()
-        return told if told is not None else max(1, passed)
+        from_loader = self._loader_samples()
+        return from_loader if from_loader is not None else max(1, passed)
 
     def _count(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Where no loader tells: what went through the model."""
+        """Count the samples that pass through the model, for scripts whose loader is not prepared."""
         if not torch.is_grad_enabled() or not model.training:
             return
         given = torch.utils._pytree.tree_leaves((args, kwargs))

@@ -1,4 +1,4 @@
-"""States of schedulers and scalers as plain types that load with weights_only=True, and back."""
+"""Conversion of scheduler and scaler states to plain types that load with weights_only=True, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARK = "__shoal__"
 
 
 def to_plain(value: Any, left_out: Callable[[str], None], path: str = "") -> Any:
-    """A nest of plain types and tensors; what is neither is left out and named."""
+    """Return a nest of plain types and tensors; `left_out` is called with the path of every other value."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, torch.Tensor)):
         return value
     if isinstance(value, numbers.Integral):

@@ -1,4 +1,10 @@
-"""Rank 0's writer: one thread of low priority, at most one checkpoint under way, committed by a rename or not at all."""
+"""Writer of a rank: a thread of low priority that writes one checkpoint at a time and commits it by a rename."""
+
+# Why this is safe: only the training thread starts jobs, and only when none is in progress; the writer's thread finishes
+# them. `_job` changes under `_wake`. `is_busy` reads it without the lock: False cannot change under the training thread,
+# and an outdated True skips or delays one save. All files are written and synced in `.tmp-step-…`, shoal.json last, and
+# become visible in one rename. A crash before the rename leaves the temporary directory, which a resume ignores and a later
+# save removes (`layout.prune`). An error in a save is a warning: training continues and older checkpoints stay.
 
 from __future__ import annotations
 
@@ -17,28 +23,30 @@ from typing import Any
 from shoal.core.errors import Refused, ShoalError, StorageFull
 from shoal.sdk.saving import layout
 from shoal.sdk.saving.archive import write_archive
-from shoal.sdk.saving.extras import take_along
-from shoal.sdk.saving.snapshot import Snapshot
+from shoal.sdk.saving.extras import move_into
+from shoal.sdk.saving.staging import StagedCopy
 
 logger = logging.getLogger(__name__)
 
 _NICE = 10
-"""Writing yields to training where cores are scarce, but not so far that it holds the interpreter without running."""
+"""Niceness of the writer: it yields to training when cores are scarce, but still runs enough to release the interpreter."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """One checkpoint on its way to the disk."""
+    """One checkpoint to write."""
 
-    snapshot: Snapshot
+    staged: StagedCopy
     about: Mapping[str, Any]
-    """What shoal.json is to say beside the list of files."""
-    complete: Callable[[Snapshot], Mapping[str, Any]]
-    """Called in the writer's thread; the files, with what the other ranks had to add."""
+    """Contents of shoal.json beside the list of files."""
+    complete: Callable[[StagedCopy], Mapping[str, Any]]
+    """Called in the writer's thread: returns the files, with the states of the other ranks."""
     done: Callable[[Path | None], None] = lambda path: None
-    """Called in the writer's thread with where it is, or None if it could not be written."""
+    """Called in the writer's thread with the path of the checkpoint, or None if it could not be written."""
     finished: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
+    write: Callable[[Mapping[str, Any]], Path | None] | None = None
+    """Writes the files instead of the writer, where this rank has only a part of them."""
 
 
 class Writer:
@@ -54,7 +62,7 @@ class Writer:
         return self._job is not None
 
     def start(self, job: Job) -> None:
-        """Write a snapshot that is complete. The caller has made sure that nothing else is under way."""
+        """Write a complete copy. The caller has made sure that no other job is in progress."""
         with self._wake:
             self._job = job
             if self._thread is None:
@@ -63,7 +71,7 @@ class Writer:
             self._wake.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until nothing is under way; whether that came to be."""
+        """Wait until no job is in progress. Return False after `timeout_s`."""
         job = self._job
         return job is None or job.finished.wait(timeout_s)
 
@@ -92,26 +100,28 @@ class Writer:
             path = self._write(job)
         except Exception as error:
             job.error = error
-            self._warn("checkpoint_failed", f"the checkpoint of step {job.snapshot.step} was not saved: {error}")
+            self._warn("checkpoint_failed", f"the checkpoint of step {job.staged.step} was not saved: {error}")
         try:
             job.done(path)
             if path is not None:
                 layout.prune(self._directory, self._keep)
         except Exception as error:
-            logger.warning("shoal: after a checkpoint: %s", error)
+            logger.warning("shoal: error after a checkpoint was saved: %s", error)
         with self._wake:
             self._job = None
         job.finished.set()
 
-    def _write(self, job: Job) -> Path:
-        files = job.complete(job.snapshot)
-        final = self._directory / layout.name_of(job.snapshot.step)
+    def _write(self, job: Job) -> Path | None:
+        files = job.complete(job.staged)
+        if job.write is not None:
+            return job.write(files)
+        final = self._directory / layout.name_of(job.staged.step)
         partial = self._directory / f".tmp-{final.name}"
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
             listed = {name: write_archive(partial / name, value) for name, value in files.items()}
-            take_along(self._directory, partial)
+            move_into(self._directory, partial)
             layout.write_about(partial, {**job.about, "files": listed})
             layout.commit(partial, final)
         except BaseException:
@@ -121,7 +131,7 @@ class Writer:
 
 
 def explained(error: Exception) -> ShoalError:
-    """For the one who waits for the checkpoint."""
+    """Return the error to raise to the caller that waits for the checkpoint."""
     if isinstance(error, ShoalError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,1 +1,1 @@
-"""Metrics without a database: records to points, points to columns, columns to charts. All pure."""
+"""Metrics: records to points (`intake`), points to columns, columns to charts; only `reads` and `writes` use the database."""

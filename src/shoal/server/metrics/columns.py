@@ -1,6 +1,6 @@
-"""Points of one series as packed columns, each compressed by itself so that a chart reads only those it shows.
+"""Points of one series as packed columns. Each is compressed separately, so that a chart reads only those it shows.
 
-Steps, times (ms) and arrivals are stored as differences: what grows evenly takes next to no room.
+Steps, times (ms) and arrivals are stored as differences, which compress to almost nothing when they grow evenly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """In order of arrival. `values` holds floats, or numbers and strings where any is a string.
+    """Points in order of arrival. `values` holds floats, or numbers and strings if any value is a string.
 
-    Whoever needs no times or arrivals puts `steps` there too: what is the same column is cut and joined only once.
+    Without times or arrivals, use `steps` for them too: a column that is the same object is sliced and joined only once.
     """
 
     steps: Ints
@@ -53,7 +53,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What can be told of points without reading them."""
+    """Facts about points that are stored beside them, so that the points need not be read."""
 
     count: int
     step_min: int
@@ -96,7 +96,7 @@ def summary(found: Points) -> Summary:
 
 
 def pack(found: Points, *, with_arrivals: bool = False) -> bytes:
-    """Arrivals are left out where all are the same and stand beside the body."""
+    """Return the points as bytes. Arrivals are left out if all are the same; then they are stored beside the body."""
     millis = np.round(found.times * 1000).astype(np.int64)
     if found.is_mixed:
         values = json.dumps([wire(v) for v in found.values.tolist()]).encode()
@@ -109,10 +109,10 @@ def pack(found: Points, *, with_arrivals: bool = False) -> bytes:
 
 
 class Block:
-    """A packed body; each column is unpacked when it is first asked for."""
+    """Packed points; each column is unpacked on first use."""
 
     def __init__(self, body: bytes, arrival: int = 0, seen: dict[bytes, Ints] | None = None):
-        """`seen` spares unpacking twice: metrics that are logged together have the same steps and times."""
+        """`seen`: cache of unpacked columns, because metrics that are logged together have the same steps and times."""
         self._form, self.count, *sizes = _HEAD.unpack_from(body)
         self._arrival, self._seen = arrival, {} if seen is None else seen
         ends = np.cumsum([_HEAD.size, *sizes]).tolist()
@@ -169,14 +169,14 @@ def join(parts: list[Points]) -> Points:
 
 
 def wire(value: float | str) -> float | str:
-    """As JSON has it: what is not finite becomes text."""
+    """Return a value for JSON: numbers that are not finite become text."""
     if isinstance(value, str) or value - value == 0.0:
         return value
     return "nan" if value != value else "inf" if value > 0 else "-inf"
 
 
 def number(value: Any) -> Any:
-    """The other way round; None for what is no value at all."""
+    """Return the value of a JSON value (the inverse of `wire`); None if it is neither a number nor text."""
     if isinstance(value, float):
         return value
     if isinstance(value, str):
@@ -185,7 +185,7 @@ def number(value: Any) -> Any:
 
 
 def _nearest(value: float) -> float:
-    """Python's integers may be larger than any float."""
+    """Return a number as float; infinity for integers that are larger than any float."""
     try:
         return float(value)
     except OverflowError:

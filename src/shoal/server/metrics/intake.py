@@ -1,4 +1,4 @@
-"""From the lines of a spool to points by series. What is malformed is left out: one bad line must not hold up the rest."""
+"""Parsing of spool lines into points by series. Malformed lines are skipped, so that they do not block the others."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.metrics import Record
+from shoal.core.records import KEPT, SERIES, Kind
+from shoal.core.schema import MOST_TIME_S, valid_text
 from shoal.server.metrics.columns import number
 
-KINDS = {"s": "step", "e": "eval"}
-KEPT = frozenset("dlhcfw")
-"""Kinds of records that are kept as they are."""
 MAX_NAME = 500
 MAX_TEXT = 1000
 _MAX_STEP = 1 << 53
-_MAX_TIME = 1e12
 _PLAIN = {float, int}
 
 
 Columns = tuple[list[int], list[float], list[Any]]
-"""Steps, times, values."""
+"""Lists of steps, times and values."""
 
 
 @dataclass(slots=True)
 class Intake:
+    """Parsed records that are new."""
+
     series: dict[tuple[str, str], Columns] = field(default_factory=dict)
-    """(kind, name) → its points."""
+    """(kind, name) → points."""
     others: list[Record] = field(default_factory=list)
     heads: dict[int, int] = field(default_factory=dict)
-    """Rank → the line to come next."""
-    points: dict[str, dict[str, Columns]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
-    """The same by k and name while it is being gathered, values not yet checked."""
+    """Rank → number of the next line expected."""
+    points: dict[Kind, dict[str, Columns]] = field(default_factory=lambda: {kind: {} for kind in SERIES})
+    """Points by record kind and name while they are collected; their values are not checked yet."""
 
     @property
     def is_empty(self) -> bool:
@@ -40,8 +40,10 @@ class Intake:
 
 
 def decode_lines(plain: bytes) -> list[Any]:
-    """One value a line; None for lines that are no JSON."""
+    """Return one value per line; None for lines that are not JSON."""
     lines = [line for line in plain.split(b"\n") if line]
+    if b"\\ud" in plain or b"\\uD" in plain:  # a surrogate; those of a pair are one valid character
+        return [_decode(line) for line in lines]
     try:
         values: list[Any] = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_no_constant)
         if len(values) == len(lines):
@@ -51,8 +53,8 @@ def decode_lines(plain: bytes) -> list[Any]:
     return [_decode(line) for line in lines]
 
 
-def take(records: Iterable[Any], heads: dict[int, int]) -> Intake:
-    """Sort out what is new. Lines below their rank's head came before, and are skipped."""
+def select_new(records: Iterable[Any], heads: dict[int, int]) -> Intake:
+    """Return the new records. Lines below their rank's head were stored before and are skipped."""
     made = Intake(heads=dict(heads))
     for record in records:
         if not isinstance(record, dict):
@@ -62,10 +64,10 @@ def take(records: Iterable[Any], heads: dict[int, int]) -> Intake:
             if line < made.heads.get(rank, 0):
                 continue
             made.heads[rank] = line + 1
-        if kind in KINDS:
-            # Numbers of other ranks than the first would be as many curves of one name.
+        if kind in SERIES:
+            # Only rank 0: the other ranks would add more curves with the same name.
             if rank == 0:
-                _take_point(made.points[kind], record)
+                _add_point(made.points[kind], record)
         elif kind in KEPT:
             made.others.append({k: v for k, v in record.items() if k not in ("s", "q")})
     for kind, points in made.points.items():
@@ -73,15 +75,15 @@ def take(records: Iterable[Any], heads: dict[int, int]) -> Intake:
             if not set(map(type, columns[2])) <= _PLAIN:
                 columns = _tidy(kind, columns)
             if columns[0]:
-                made.series[KINDS[kind], name] = columns
+                made.series[SERIES[kind], name] = columns
     return made
 
 
-def _take_point(series: dict[str, Columns], record: Record) -> None:
+def _add_point(series: dict[str, Columns], record: Record) -> None:
     step, at, values = record.get("i"), record.get("t"), record.get("v")
     if type(step) is not int or not -_MAX_STEP < step < _MAX_STEP or not isinstance(values, dict):
         return
-    if not isinstance(at, float | int) or not 0 <= at < _MAX_TIME:
+    if not isinstance(at, float | int) or not 0 <= at < MOST_TIME_S:
         return
     for name, value in values.items():
         columns = series.get(name)
@@ -95,9 +97,9 @@ def _take_point(series: dict[str, Columns], record: Record) -> None:
 
 
 def _tidy(kind: str, columns: Columns) -> Columns:
-    """Something among the values is no plain number."""
+    """Return the columns without invalid values; text is allowed only for evaluations."""
     rows = [(s, t, _short(number(v))) for s, t, v in zip(*columns, strict=True)]
-    good = [row for row in rows if row[2] is not None and (kind == "e" or not isinstance(row[2], str))]
+    good = [row for row in rows if row[2] is not None and (kind == Kind.EVALUATION or not isinstance(row[2], str))]
     return [r[0] for r in good], [r[1] for r in good], [r[2] for r in good]
 
 
@@ -107,11 +109,13 @@ def _short(value: Any) -> Any:
 
 def _decode(line: bytes) -> Any:
     try:
-        return json.loads(line, parse_constant=_no_constant)
+        value = json.loads(line, parse_constant=_no_constant)
+        # Written and read again only for a line with a surrogate: a lone one becomes a question mark.
+        return json.loads(valid_text(json.dumps(value, ensure_ascii=False))) if b"\\u" in line else value
     except (ValueError, RecursionError):
         return None
 
 
 def _no_constant(name: str) -> Any:
-    """NaN and Infinity, which JSON does not know, as others write them."""
+    """Return the text for NaN and Infinity, which some programs write although JSON does not allow them."""
     return {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}[name]

@@ -8,6 +8,7 @@ points are fewer than that; so a chart of a million points looks as smooth as on
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,45 @@ from numpy.typing import NDArray
 from shoal.server.metrics.columns import Floats, Ints, wire
 
 UNITS = 200
-"""A long series is smoothed in units of one part in so many of its steps."""
+"""Number of units into which the steps of a long series are divided for smoothing."""
 
 
 def bucket_ends(total: int, size: int) -> Ints:
-    """The index of the last point of each bucket of `size` points; the last bucket may be smaller."""
+    """Return the index of the last point of each bucket of `size` points; the last bucket may be smaller."""
     return np.append(np.arange(size - 1, total - 1, size, dtype=np.int64), np.int64(total - 1))
 
 
-def smoothed(steps: Ints, values: Floats, weight: float, size: int) -> list[float | None]:
-    """The smoothed value at the end of each bucket; None where a bucket holds no finite value.
+def smoothed(
+    steps: Ints, values: Floats, weight: float, size: int, first: int = 0, end: int | None = None
+) -> list[float | None]:
+    """Return the smoothed value at the end of each bucket; None for a bucket without a finite value.
+
+    `first` and `end` select the points that are shown. The points before them still count, and the unit is that of the
+    whole series: a part of a curve is the same curve.
 
     Each bucket's weighted sums are taken relative to its own last step, which keeps them from underflowing however long
     the series is; a scan over the buckets then carries the sums on.
     """
-    ends = bucket_ends(len(values), size)
-    starts = np.concatenate([[0], ends[:-1] + 1])
     rate = _rate(steps, weight)
+    state = _carried(steps, values, first, rate)
+    steps, values = steps[first:end], values[first:end]
+    return [None if v is None else _short(v) for v in _scan(steps, values, bucket_ends(len(values), size), rate, state)]
+
+
+def smoothed_at(steps: Ints, values: Floats, weight: float, places: Ints) -> Floats:
+    """Return the smoothed value at each of the points with these rising indexes; NaN where there is none before."""
+    stop = int(places[-1]) + 1
+    found = _scan(steps[:stop], values[:stop], places, _rate(steps, weight), (0.0, 0.0))
+    return np.array([math.nan if v is None else v for v in found])
+
+
+def _scan(steps: Ints, values: Floats, ends: Ints, rate: float, state: tuple[float, float]) -> Iterator[float | None]:
+    """Yield the smoothed value at the end of each bucket. `ends`: indexes of the last points of buckets, the last one that of all.
+
+    `state`: weighted sum and weights of the points before.
+    """
+    total, norm = state
+    starts = np.concatenate([[0], ends[:-1] + 1])
     last = steps[ends]
     pull = _pull(steps, ends - starts + 1, last, rate)
     finite = np.isfinite(values)
@@ -42,17 +65,14 @@ def smoothed(steps: Ints, values: Floats, weight: float, size: int) -> list[floa
         sums = np.add.reduceat(pull * values, starts).tolist()
     norms = np.add.reduceat(pull, starts).tolist()
     has_value = np.add.reduceat(finite.astype(np.int64), starts).tolist()
-    decays = np.exp(-np.diff(last, prepend=last[:1]) * rate).tolist()
-    found: list[float | None] = []
-    total = norm = 0.0
+    decays = np.exp(-np.diff(last, prepend=steps[:1]) * rate).tolist()
     for decay, part, part_norm, count in zip(decays, sums, norms, has_value, strict=True):
         total, norm = total * decay + part, norm * decay + part_norm
-        found.append(_short(total / norm) if count and norm > 0 else None)
-    return found
+        yield total / norm if count and norm > 0 else None
 
 
 def buckets(x: NDArray[Any], values: Floats, size: int) -> list[list[Any]]:
-    """[first x, last x, count, min, mean, max, last] of each bucket; count, min, mean and max are of its finite values."""
+    """Return [first x, last x, count, min, mean, max, last] of each bucket; count to max are of its finite values."""
     ends = bucket_ends(len(values), size)
     starts = np.concatenate([[0], ends[:-1] + 1])
     finite = np.isfinite(values)
@@ -69,11 +89,22 @@ def buckets(x: NDArray[Any], values: Floats, size: int) -> list[list[Any]]:
     ]
 
 
+def _carried(steps: Ints, values: Floats, first: int, rate: float) -> tuple[float, float]:
+    """Return the weighted sum and the weights of the points before `first`, as they count at that point."""
+    if not first:
+        return 0.0, 0.0
+    pull = np.exp((steps[:first] - steps[first]) * rate)
+    finite = np.isfinite(values[:first])
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float((pull * np.where(finite, values[:first], 0.0)).sum())
+    return total, float(pull[finite].sum())
+
+
 def _pull(steps: Ints, counts: Ints, last: Ints, rate: float) -> Floats:
-    """The weight of each point at the end of its bucket."""
+    """Return the weight of each point at the end of its bucket."""
     gaps = np.diff(steps)
-    if len(gaps) and gaps.min() == gaps.max():
-        # Evenly spaced, as most runs are: all full buckets have the same weights, and the exponentials are the costly part.
+    if len(gaps) and gaps.min() == gaps.max() and (counts[:-1] == counts[0]).all() and counts[-1] <= counts[0]:
+        # Evenly spaced, as most runs are: all full buckets have the same weights, which saves computing exponentials.
         one = np.exp(np.arange(1 - int(counts[0]), 1) * (int(gaps[0]) * rate))
         return np.concatenate([np.tile(one, len(counts) - 1), one[len(one) - int(counts[-1]) :]])
     pull: Floats = np.exp((steps - np.repeat(last, counts)) * rate)
@@ -81,11 +112,11 @@ def _pull(steps: Ints, counts: Ints, last: Ints, rate: float) -> Floats:
 
 
 def _rate(steps: Ints, weight: float) -> float:
-    """How fast a value's weight falls, per step."""
+    """Return the rate at which a value's weight decreases per step."""
     span = int(steps[-1]) - int(steps[0])
     return -math.log(weight) * min(len(steps) - 1, UNITS) / span if span > 0 else 0.0
 
 
 def _short(value: float) -> float | None:
-    """Eight digits, which no chart can tell from more; None where a sum of huge values has overflowed."""
+    """Return a value with eight digits, enough for any chart; None if a sum of huge values has overflowed."""
     return float(f"{value:.8g}") if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""One history out of several attempts, and a chart's worth of points out of millions.
+"""Joining of several attempts to one history, and thinning of millions of points to those of a chart.
 
-A point is a ghost when a later one of its series stands at its step or before it, or when a later attempt has begun at or
-before its step: that attempt went on from an older checkpoint, and what it logs counts.
+A point is a ghost (replaced) when a later point of its series is at the same or an earlier step, or when a later attempt began
+at or before its step: that attempt resumed from an older checkpoint, and its points replace the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ END = np.iinfo(np.int64).max
 
 
 def cutoffs(starts: Mapping[int, int]) -> dict[int, int]:
-    """Attempt → the first step at which another has taken its place, of attempts → their first steps."""
+    """Return attempt → first step at which a later attempt replaces it. `starts`: attempt → first step."""
     found: dict[int, int] = {}
     lowest = int(END)
     for attempt in sorted(starts, reverse=True):
@@ -28,7 +28,7 @@ def cutoffs(starts: Mapping[int, int]) -> dict[int, int]:
 
 
 def kept(steps: Sequence[Ints], bounds: Sequence[int]) -> NDArray[np.bool_]:
-    """Which points of a series count, given the steps of its parts, oldest attempt first, and each part's cutoff."""
+    """Return a mask of the points that are not replaced. `steps`, `bounds`: of each part, oldest attempt first."""
     joined = np.concatenate(steps) if len(steps) > 1 else steps[0]
     limit = np.repeat(np.array(bounds, np.int64), [len(s) for s in steps])
     mask: NDArray[np.bool_] = joined < limit
@@ -39,12 +39,12 @@ def kept(steps: Sequence[Ints], bounds: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def bucket_size(total: int, count: int | None) -> int:
-    """Points of each bucket when `total` points are thinned to about `count`: two of each bucket are kept."""
+    """Return the points per bucket when `total` points are thinned to about `count`; two of each bucket are kept."""
     return 1 if count is None or count >= total else -(-total // max(1, (count - 2) // 2))
 
 
 def thin(values: NDArray[Any], count: int) -> Ints:
-    """Indexes of at most about `count` points that keep every bucket's lowest and highest, the ends, and that there was a NaN."""
+    """Return the indexes of about `count` points: lowest, highest and first NaN of every bucket, and both ends."""
     total = len(values)
     if count >= total:
         return np.arange(total)
@@ -67,7 +67,7 @@ def thin(values: NDArray[Any], count: int) -> Ints:
 
 
 def thin_rest(values: Floats) -> Ints:
-    """The lowest and the highest of a last, smaller bucket."""
+    """Return the indexes of the lowest and the highest value of the last, smaller bucket."""
     finite = np.nonzero(~np.isnan(values))[0]
     if not len(finite):
         return np.arange(min(1, len(values)))
@@ -75,7 +75,10 @@ def thin_rest(values: Floats) -> Ints:
 
 
 def due_merges(counts: Sequence[int], *, fan_in: int = 16, full: int = 1 << 16) -> list[tuple[int, int]]:
-    """[from, to) ranges of neighbouring blocks worth merging: many of one order of size. None grows beyond `full`."""
+    """Return [from, to) ranges of neighbouring blocks of similar size that should be merged.
+
+    No result is larger than `full`.
+    """
     found = []
     start = 0
     while start < len(counts):

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection `upgrade` hands in."""
+"""Entry point of Alembic: runs the migrations on the connection that `upgrade` passes in."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The declarative base and the column types all tables share."""
+"""Declarative base and column types of all tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMING = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Stored as naive UTC, handed out aware."""
+    """Moment in time: stored as naive UTC, read as an aware datetime."""
 
     impl = DateTime
     cache_ok = True
@@ -29,6 +29,20 @@ class UtcDateTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
         return value.replace(tzinfo=UTC) if value is not None else None
+
+
+def append_only(table: str, what: str) -> list[str]:
+    """Return the statements that make a table with a growing `seq` append-only.
+
+    REPLACE does not fire triggers for the rows that it deletes, so an insert of an existing number is refused by itself.
+    """
+    refusal = f"BEGIN SELECT RAISE(ABORT, 'the {what} is append-only'); END"
+    taken = f"WHEN EXISTS (SELECT 1 FROM {table} WHERE seq = NEW.seq)"  # noqa: S608  constants
+    return [
+        f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refusal}",
+        f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {refusal}",
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} {taken} {refusal}",
+    ]
 
 
 class Base(DeclarativeBase):

@@ -1,4 +1,4 @@
-"""Steps that failed. What was kept of each is in the store."""
+"""Failed steps; their capsules are in the store."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Bug(Base):
     size: Mapped[int] = mapped_column(default=0)
     files: Mapped[int] = mapped_column(default=0)
     manifest_id: Mapped[str | None]
-    """None until its capsule is here."""
+    """Manifest of the capsule; None until it has arrived."""

@@ -1,4 +1,4 @@
-"""Engines that were added to the server's own."""
+"""Engines that were added besides the server's own."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shoal.server.models.base import Base
@@ -16,8 +16,9 @@ class Job(Base):
     __table_args__ = (
         UniqueConstraint("workspace_id", "name"),
         UniqueConstraint("workspace_id", "run_id"),
-        # Holds all that a pass over a long queue reads, so that it need not touch the jobs themselves.
+        # Covers all columns that the scheduler reads of a long queue, so that it need not read the rows themselves.
         Index("ix_jobs_queue", "state", "id", "priority", "attempts", sqlite_where=text("ended_at IS NULL")),
+        Index("ix_jobs_list", "workspace_id", "kind", "id"),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
     workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
@@ -25,7 +26,7 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     source_id: Mapped[str] = mapped_column(ForeignKey("sources.id"))
     inputs: Mapped[list[dict[str, str]]]
-    """What to mount, pinned at submission: path, name, manifest_id."""
+    """Mounts, fixed at submission: path, name, manifest_id."""
     created_by: Mapped[str]
     state: Mapped[str]
     priority: Mapped[int]
@@ -35,19 +36,29 @@ class Job(Base):
     stop_requested_at: Mapped[datetime | None]
     stop_reason: Mapped[str | None]
     stop_state: Mapped[str | None]
-    """The state a requested stop leads to: stopped, or failed when a limit was hit."""
+    """State after a requested stop: stopped, failed when a limit was hit, or queued when preempted."""
     exit_code: Mapped[int | None]
     reason: Mapped[str | None]
     progress: Mapped[dict[str, Any] | None]
     attempts: Mapped[int] = mapped_column(default=0)
     restarts_used: Mapped[int] = mapped_column(default=0)
-    """Failures since the job last got further than before."""
+    """Failures since the job last made progress beyond `best_step` or saved a checkpoint."""
     best_step: Mapped[int] = mapped_column(default=-1)
-    """The furthest step any attempt reached."""
+    """Furthest step that any attempt reached."""
     metrics_cursor: Mapped[int] = mapped_column(default=0)
-    """Counts the batches of metrics that have come."""
+    """Number of batches of metrics that have arrived."""
     run_id: Mapped[str | None]
-    """Of a run that was made elsewhere and brought in; None for the jobs that run here."""
+    """Id of an imported run; None for jobs of this server."""
+    kind: Mapped[str] = mapped_column(default="job", server_default="job")
+    """job, trial, preflight or lease."""
+    params: Mapped[dict[str, Any] | None]
+    """Arguments and logged config by name; None until they were read (jobs of older versions)."""
+    tags: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    title: Mapped[str] = mapped_column(default="", server_default="")
+    description: Mapped[str] = mapped_column(default="", server_default="")
+    note: Mapped[str] = mapped_column(default="", server_default="")
+    starred: Mapped[bool] = mapped_column(default=False, server_default=false())
+    archived_at: Mapped[datetime | None]
 
 
 class Attempt(Base):
@@ -62,11 +73,11 @@ class Attempt(Base):
     number: Mapped[int]
     state: Mapped[str]
     fenced: Mapped[bool] = mapped_column(default=False)
-    """Its fate is sealed: workers are to be killed and nothing but what they logged is accepted any more."""
+    """True once the attempt is given up: its workers must be killed, and only their logs and metrics are still accepted."""
     read_token_hash: Mapped[bytes | None] = mapped_column(index=True)
-    """Of the token its workers may read their workspace with."""
+    """Hash of the token with which its workers may read their workspace."""
     resume: Mapped[dict[str, Any] | None]
-    """The checkpoint it starts from (id, manifest_id), chosen when its gang is complete; {} for none."""
+    """Checkpoint it starts from (id, manifest_id), chosen when all nodes have joined; {} for none."""
     result: Mapped[str | None]
     reason: Mapped[str | None]
     num_nodes: Mapped[int]
@@ -86,7 +97,7 @@ class Node(Base):
     pid: Mapped[int | None]
     boot_id: Mapped[str | None]
     joined_by: Mapped[bytes | None]
-    """Hash of the word only the agent that has joined knows; None for agents of older versions."""
+    """Hash of a secret of the agent process that joined; None for agents of older versions."""
     host: Mapped[str | None]
     address: Mapped[str | None]
     port: Mapped[int | None]
@@ -94,15 +105,17 @@ class Node(Base):
     failed_rank: Mapped[int | None]
     reason: Mapped[str | None]
     paths: Mapped[str | None]
+    sandbox: Mapped[str | None]
+    """Level of the sandbox, with what is missing; None until the workers run, and from agents of older versions."""
     ended_at: Mapped[datetime | None]
     final: Mapped[bool] = mapped_column(default=False)
-    """Its agent has delivered everything and left."""
+    """True when its agent has delivered everything and ended."""
     blamed: Mapped[bool] = mapped_column(default=False)
-    """It ended by itself, not because it was told to."""
+    """True if it failed by itself, not because it was stopped."""
 
 
 class Event(Base):
-    """What happened to a job, in order. The audit of slots and of every move between states."""
+    """Event of a job, in order: every change of state, and where its slots were."""
 
     __tablename__ = "events"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
@@ -115,7 +128,7 @@ class Event(Base):
 
 
 class StreamHead(Base):
-    """How far a node's stream has been stored: the guard that makes delivery exactly-once."""
+    """Next sequence number expected of a node's stream; it makes delivery exactly-once."""
 
     __tablename__ = "stream_heads"
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True)
@@ -125,7 +138,7 @@ class StreamHead(Base):
 
 
 class Segment(Base):
-    """A run of records of one stream, compressed (zstd of JSON lines)."""
+    """Consecutive records of one stream, compressed (zstd of JSON lines)."""
 
     __tablename__ = "segments"
     __table_args__ = (Index("ix_segments_read", "job_id", "stream", "id"), {"sqlite_autoincrement": True})

@@ -1,6 +1,6 @@
-"""What was used, when, by whom and at what price: entries that never change, and the intervals that are still open.
+"""The ledger: who used how many slots, when and at what price. Entries never change; open spans are not entered yet.
 
-Nothing here refers to another table: what was used stays on record after its job or workspace is gone.
+Nothing here refers to another table, so entries stay after their job or workspace is deleted.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from sqlalchemy import DDL, BigInteger, Index, UniqueConstraint, event
 from sqlalchemy.orm import Mapped, mapped_column
 
-from shoal.server.models.base import Base
+from shoal.server.models.base import Base, append_only
 
 
 class _Held:
-    """Slots of one node, and who holds them."""
+    """Columns shared by entries and open spans: the slots of one node, and who holds them."""
 
     workspace_id: Mapped[str]
     job_id: Mapped[str]
@@ -23,7 +23,7 @@ class _Held:
     kind: Mapped[str]
     slots: Mapped[int]
     price: Mapped[int] = mapped_column(BigInteger)
-    """Of one slot for an hour, in millionths: what it was when the attempt began."""
+    """Price of one slot for an hour, in millionths, when the attempt began."""
     currency: Mapped[str]
 
 
@@ -36,32 +36,32 @@ class LedgerEntry(_Held, Base):
     )
     seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     previous: Mapped[str]
-    """Hash of the entry before."""
+    """Hash of the previous entry."""
     attempt_id: Mapped[str]
     node: Mapped[int]
     start_ms: Mapped[int] = mapped_column(BigInteger)
     end_ms: Mapped[int] = mapped_column(BigInteger)
     slot_ms: Mapped[int] = mapped_column(BigInteger)
     cost: Mapped[int] = mapped_column(BigInteger)
-    """In millionths."""
+    """Cost in millionths of the currency."""
     hash: Mapped[str]
 
 
 class OpenSpan(_Held, Base):
-    """A node that holds its slots. What of it was entered already ends where it starts."""
+    """Time of a node that holds slots and is not in the ledger yet; it starts where the node's last entry ends."""
 
     __tablename__ = "ledger_open"
     __table_args__ = (Index("ix_ledger_open_job_id", "job_id"),)
     attempt_id: Mapped[str] = mapped_column(primary_key=True)
     node: Mapped[int] = mapped_column(primary_key=True)
     start_ms: Mapped[int | None] = mapped_column(BigInteger)
-    """None until its agent's first word."""
+    """Start in ms; None until the agent's first report."""
     heard_ms: Mapped[int | None] = mapped_column(BigInteger)
-    """Its agent's last word."""
+    """Time of the agent's last stored report, in ms."""
 
 
 class LedgerHead(Base):
-    """One row: the last entry, and the ledger's clock as it last stood."""
+    """Single row with the last entry and the last stored reading of the ledger's clock."""
 
     __tablename__ = "ledger_head"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -72,12 +72,9 @@ class LedgerHead(Base):
     at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
-for _verb in ("UPDATE", "DELETE"):
+for _statement in append_only("ledger", "ledger"):
     event.listen(
         LedgerEntry.__table__,
         "after_create",
-        DDL(  # type: ignore[no-untyped-call]
-            f"CREATE TRIGGER ledger_no_{_verb.lower()} BEFORE {_verb} ON ledger "
-            "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-        ).execute_if(dialect="sqlite"),
+        DDL(_statement).execute_if(dialect="sqlite"),  # type: ignore[no-untyped-call]
     )

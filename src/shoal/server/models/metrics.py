@@ -1,6 +1,8 @@
-"""What runs tell of themselves: series of points in columns, and media."""
+"""Metrics of runs, as series of points in columns; and media."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
@@ -17,17 +19,21 @@ class MetricSeries(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     attempt: Mapped[int]
     kind: Mapped[str]
-    """step or eval."""
+    """step, eval, or log: read off the output."""
     name: Mapped[str]
     first_step: Mapped[int]
     """The smallest."""
     last_step: Mapped[int]
     last: Mapped[str]
-    """The newest value, as JSON."""
+    """Newest value, as JSON."""
+
+    def display_name(self, of_steps: Collection[str]) -> str:
+        """Return the name of the metric as users see it. `of_steps`: names of the metrics logged with run.step."""
+        return display_name(self.kind, self.name, of_steps)
 
 
 class MetricBlock(Base):
-    """A run of a series' points in columns; small ones are merged by and by. What stands beside the body spares reading it."""
+    """Consecutive points of a series in columns; small blocks are merged. The other columns summarise the body."""
 
     __tablename__ = "metric_blocks"
     __table_args__ = (Index("ix_metric_blocks_read", "series_id", "first"), {"sqlite_autoincrement": True})
@@ -35,34 +41,18 @@ class MetricBlock(Base):
     series_id: Mapped[int] = mapped_column(ForeignKey("metric_series.id", ondelete="CASCADE"))
     first: Mapped[int]
     last: Mapped[int]
-    """The batches its points came with, by Job.metrics_cursor."""
+    """First and last batch (Job.metrics_cursor) with which its points arrived."""
     count: Mapped[int]
     step_min: Mapped[int]
     step_max: Mapped[int]
     rising: Mapped[bool]
-    """Each step is above the one before."""
+    """True if each step is larger than the one before."""
     value_min: Mapped[float | None]
     value_max: Mapped[float | None]
-    """Of the finite values."""
+    """Smallest and largest finite value."""
     body: Mapped[bytes]
 
 
-class Media(Base):
-    """A picture, figure or table; its bytes are in the store."""
-
-    __tablename__ = "media"
-    __table_args__ = (UniqueConstraint("job_id", "attempt", "node", "rank", "n"),)
-    id: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    attempt: Mapped[int]
-    node: Mapped[int]
-    rank: Mapped[int]
-    n: Mapped[int]
-    step: Mapped[int]
-    at: Mapped[float]
-    name: Mapped[str]
-    type: Mapped[str]
-    mime: Mapped[str]
-    file: Mapped[str]
-    size: Mapped[int]
-    manifest_id: Mapped[str]
+def display_name(kind: str, name: str, of_steps: Collection[str]) -> str:
+    """Return the name of a series as users see it. `of_steps`: names of the metrics logged with run.step."""
+    return f"{kind}/{name}" if kind != "step" and name in of_steps else name

@@ -1,4 +1,4 @@
-"""Machines of the pool, and the tokens by which machines may come by themselves."""
+"""Machines of the pool, and the tokens with which machines join by themselves."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ class PoolRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     via: Mapped[str]
-    """ssh or join."""
+    """Way in which it was added: `ssh` or `join`."""
     asked: Mapped[dict[str, Any]]
-    """The PoolAdd or JoinAsk it came by."""
+    """PoolAdd or JoinCommandRequest with which it was added."""
     state: Mapped[str]
-    """adding, failed, up or draining; whether it is lost is the engine's to say."""
+    """State `adding`, `failed`, `up` or `draining`; the engine knows whether it is lost."""
     kind: Mapped[str]
     slots: Mapped[int]
-    gpus: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
+    gpus: Mapped[list[int | str] | None] = mapped_column(JSON(none_as_null=True))
+    """Accelerators that the pool may use; None: all. In rows of earlier versions: the number of each slot's accelerator."""
+    devices: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON(none_as_null=True))
+    """Accelerator of each slot, as the machine last told; None in rows of earlier versions."""
     address: Mapped[str | None]
     home: Mapped[str | None]
     python: Mapped[str | None]
     url: Mapped[str | None]
-    """This server, as it sees it."""
+    """URL of this server for the machine."""
     facts: Mapped[dict[str, Any]]
     steps: Mapped[list[Any]] = mapped_column(JSON)
     problems: Mapped[list[Any]] = mapped_column(JSON)
@@ -36,21 +39,45 @@ class PoolRow(Base):
 
 
 class DrainedMachine(Base):
-    """A machine outside `pool_machines` on which nothing new starts: the server's own."""
+    """Drained machine that is not in `pool_machines`: the server's own."""
 
     __tablename__ = "drained_machines"
     name: Mapped[str] = mapped_column(primary_key=True)
     since: Mapped[datetime]
 
 
+class DrainedDevice(Base):
+    """Accelerator that takes no new jobs, by its UUID (or PCI address), and the reason."""
+
+    __tablename__ = "drained_devices"
+    machine: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    since: Mapped[datetime]
+    reason: Mapped[str]
+
+
+class DeviceRecord(Base):
+    """State of an accelerator from `since` until `until`; the current record has no end."""
+
+    __tablename__ = "device_records"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    machine: Mapped[str] = mapped_column(index=True)
+    device: Mapped[str]
+    """Its UUID, or its PCI address."""
+    since: Mapped[datetime]
+    until: Mapped[datetime | None]
+    facts: Mapped[dict[str, Any]]
+    """The fields of `shoal.agent.devices.device.Device`."""
+
+
 class PoolJoin(Base):
-    """A token of which only the hash is kept. It takes in one machine, whose steps it then opens until it expires."""
+    """Join token, stored as a hash. It admits one machine, which may use it for all steps of joining until it expires."""
 
     __tablename__ = "pool_joins"
     id: Mapped[str] = mapped_column(primary_key=True)
     token_hash: Mapped[bytes] = mapped_column(unique=True)
     ask: Mapped[dict[str, Any]]
     address: Mapped[str]
-    """Of this server, as the machine will see it."""
+    """Address of this server that the machine will use."""
     expires_at: Mapped[datetime]
     machine_id: Mapped[str | None] = mapped_column(ForeignKey("pool_machines.id", ondelete="CASCADE"))

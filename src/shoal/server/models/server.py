@@ -1,4 +1,4 @@
-"""Facts of the server itself that belong with its data."""
+"""Facts about the server itself, stored with its data."""
 
 from __future__ import annotations
 

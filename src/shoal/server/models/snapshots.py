@@ -1,4 +1,4 @@
-"""What leases have left behind."""
+"""Snapshots: saved volumes of leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Snapshot(Base):
     workspace_id: Mapped[str] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
     lease: Mapped[str]
-    """Its name: the lease itself may be gone by now."""
+    """Name of the lease, which may be deleted by now."""
     machine: Mapped[str | None]
     manifest_id: Mapped[str]
     size: Mapped[int]

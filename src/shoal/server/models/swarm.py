@@ -1,4 +1,4 @@
-"""Swarms: what they are, who was invited, who came, how the rounds went, and what was kept."""
+"""Swarms: their settings, invitations, peers, rounds, checkpoints and events."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Swarm(Base):
     spec: Mapped[dict[str, Any]]
     source_id: Mapped[str] = mapped_column(ForeignKey("sources.id"))
     inputs: Mapped[list[dict[str, str]]]
-    """What every peer has at /input, pinned when the swarm was made."""
+    """Mounts of every peer at /input, fixed when the swarm was created."""
     created_by: Mapped[str]
     state: Mapped[str]
     reason: Mapped[str | None]
     generation: Mapped[int] = mapped_column(default=1)
-    """Counts resumes; peers of one do not meet those of another."""
+    """Starts at 1, and each resume adds one; peers of different generations do not meet."""
     owner_key: Mapped[str]
     sealed_key: Mapped[bytes]
-    """Its private half, under the server's own key."""
+    """Private half of `owner_key`, encrypted with the server's key."""
     fingerprint: Mapped[str | None]
     port: Mapped[int]
     progress: Mapped[dict[str, Any] | None]
-    """What the keeper last told of all peers together."""
+    """Last report of the swarm coordinator about all peers together."""
     addresses: Mapped[list[str]]
-    """Of the keeper, while it is ready."""
-    keeper_starts: Mapped[int] = mapped_column(default=0)
-    keeper_read: Mapped[int] = mapped_column(default=0)
-    """Bytes of what the present keeper has told that are in these tables."""
+    """Addresses of the swarm coordinator, while it is ready."""
+    coordinator_starts: Mapped[int] = mapped_column("keeper_starts", default=0)
+    coordinator_read: Mapped[int] = mapped_column("keeper_read", default=0)
+    """Bytes of the current coordinator's report file that are stored in these tables."""
     created_at: Mapped[datetime]
     stopped_at: Mapped[datetime | None]
 
@@ -69,7 +69,7 @@ class SwarmPeer(Base):
     client_mode: Mapped[bool]
     facts: Mapped[dict[str, Any]]
     stats: Mapped[dict[str, Any]]
-    """What the keeper last told of it."""
+    """Last report of the swarm coordinator about this peer."""
     joined_at: Mapped[datetime]
     seen_at: Mapped[datetime]
     left_at: Mapped[datetime | None]
@@ -91,7 +91,7 @@ class SwarmRound(Base):
 
 
 class SwarmCheckpoint(Base):
-    """Which of the workspace's checkpoints are a swarm's."""
+    """Link between a swarm and one of its workspace's checkpoints."""
 
     __tablename__ = "swarm_checkpoints"
     __table_args__ = (Index("ix_swarm_checkpoints_swarm", "swarm_id", "checkpoint_id"),)

@@ -1,4 +1,7 @@
-"""Sweeps and their trials. A trial's row is written together with that of its job, so that neither is there without the other."""
+"""Sweeps and their trials.
+
+A trial's row and that of its job are written in one transaction, so neither exists without the other.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,18 @@ class Sweep(Base):
     spec: Mapped[dict[str, Any]]
     source_id: Mapped[str] = mapped_column(ForeignKey("sources.id"))
     inputs: Mapped[list[dict[str, str]]]
-    """What every trial mounts, pinned when the sweep was made."""
+    """Mounts of every trial, fixed when the sweep was created."""
     total: Mapped[int]
-    """Trials there will be at most."""
+    """Maximum number of trials."""
     created_by: Mapped[str]
     state: Mapped[str]
     reason: Mapped[str | None]
     best: Mapped[int | None]
     """Number of the trial with the best result so far."""
     forgiven: Mapped[int] = mapped_column(default=0)
-    """Failed trials that a person has seen and gone on from."""
+    """Failed trials that no longer count, because a person resumed the sweep after them."""
     revision: Mapped[int] = mapped_column(default=0)
-    """Counts what people have changed; the sweeper then reads everything anew."""
+    """Number of changes by people; when it changes the sweeper reads everything again."""
     created_at: Mapped[datetime]
     stop_requested_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
@@ -52,19 +55,19 @@ class Trial(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
     params: Mapped[dict[str, Any]]
     key: Mapped[str]
-    """Trials with the same one are the same."""
+    """Identity of the parameters: trials with the same key are the same."""
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
-    """None once somebody has deleted it."""
+    """Id of the job; None once it was deleted."""
     job_name: Mapped[str]
     state: Mapped[str]
     reason: Mapped[str | None]
     again: Mapped[bool] = mapped_column(default=False)
-    """It has ended and is to run once more."""
+    """True if the trial has ended and must run again."""
     result: Mapped[float | None]
     reports: Mapped[int] = mapped_column(default=0)
     step: Mapped[int | None]
     curve: Mapped[list[Any]] = mapped_column(JSON)
-    """[report, value] of each that was better than all before it."""
+    """[report, value] of each report that was better than all before it."""
     seconds: Mapped[float | None]
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

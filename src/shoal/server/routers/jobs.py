@@ -8,17 +8,23 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from shoal.core.attach import AttachAsk, AttachView, JupyterAsk, JupyterView
+from shoal.core.attach import AttachRequest, AttachView, JupyterRequest, JupyterView
+from shoal.core.diffs import JobDiff
 from shoal.core.jobs import JobSpec, JobSummary, JobView, LogPage
 from shoal.core.schema import LEAST_INT, MOST_INT
-from shoal.core.stacks import StacksAsked, StacksView
+from shoal.core.stacks import StacksRequested, StacksView
 from shoal.core.states import JobState
+from shoal.server.artifacts import downloads
 from shoal.server.context import Ctx
+from shoal.server.jobs import attach as attaches
+from shoal.server.jobs import follow as following
+from shoal.server.jobs import service as jobs
+from shoal.server.jobs import stacks, streams
+from shoal.server.jupyter import service as jupyter
 from shoal.server.policy import Viewer, Worker
+from shoal.server.preflight import service as preflights
 from shoal.server.routers import api_router
-from shoal.server.services import attaches, downloads, jobs, jupyter, preflights, stacks, streams
-from shoal.server.services import follow as following
-from shoal.server.web import share
+from shoal.server.web.job import diff, share
 
 router = api_router("/workspaces/{workspace}/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -26,9 +32,10 @@ Stored = Annotated[int, Query(ge=LEAST_INT, le=MOST_INT)]
 
 
 @router.post("", status_code=201)
-def submit(ctx: Ctx, access: Worker, spec: JobSpec, preflight: str | None = None) -> JobView:
-    """Queue a training job. Refused at once if it can never run. It takes over the report of `preflight`, which then goes."""
-    return preflights.submit(ctx, access, spec, preflight)
+def submit(ctx: Ctx, access: Worker, spec: JobSpec, preflight: str | None = None, replace: bool = False) -> JobView:
+    """Submit a training job to the queue. Refused immediately if it can never run. With `preflight` (an id), the job takes
+    over the report of that preflight, which is then removed. With `replace`, the finished job of the same name is deleted."""
+    return preflights.submit(ctx, access, spec, preflight, replace=replace)
 
 
 @router.get("")
@@ -40,68 +47,68 @@ def list_jobs(
     limit: Limit = 100,
     before: str | None = None,
 ) -> list[JobSummary]:
-    """Jobs of the workspace, newest first; `before` is the last id of the page before."""
+    """List the jobs of the workspace, newest first; `before` is the last id of the previous page."""
     return jobs.list_jobs(ctx, access, status=status, search=search, limit=limit, before=before)
 
 
 @router.get("/{job}")
 def inspect(ctx: Ctx, access: Viewer, job: str) -> JobView:
-    """One job with its attempts, nodes and events."""
+    """Return one job with its attempts, nodes and events."""
     return jobs.get(ctx, access, job)
 
 
 @router.post("/{job}/stop")
 def stop(ctx: Ctx, access: Worker, job: str) -> JobView:
-    """Ask a job to stop: SIGTERM, then SIGKILL after the grace period."""
+    """Stop a job: its workers get SIGTERM, then SIGKILL after the grace period."""
     return jobs.stop(ctx, access, job)
 
 
 @router.post("/{job}/resume")
 def resume(ctx: Ctx, access: Worker, job: str) -> JobView:
-    """Continue a stopped or failed job from its newest good checkpoint."""
+    """Resume a stopped or failed job from its newest complete checkpoint."""
     return jobs.resume(ctx, access, job)
 
 
 @router.post("/{job}/stacks", status_code=202)
-def ask_for_stacks(ctx: Ctx, access: Worker, job: str) -> StacksAsked:
-    """Have all workers of a running job tell where they are. It goes on meanwhile."""
-    return stacks.ask(ctx, access, job)
+def request_stacks(ctx: Ctx, access: Worker, job: str) -> StacksRequested:
+    """Request the current stacks of all workers of a running job. The job continues to run."""
+    return stacks.request(ctx, access, job)
 
 
 @router.get("/{job}/stacks")
 def latest_stacks(ctx: Ctx, access: Viewer, job: str) -> StacksView:
-    """Where the workers were when that was last asked for, or when the job was found to stand still."""
+    """Return the last collected stacks of the workers. They are collected on request and when a job stalls."""
     return stacks.latest(ctx, access, job)
 
 
 @router.post("/{job}/attach", status_code=202)
-def attach(ctx: Ctx, access: Worker, job: str, ask: AttachAsk, request: Request) -> AttachView:
-    """Have a node of a running job opened for a key; `is_ready` when ssh can get in."""
-    return attaches.ask(ctx, access, job, ask, host=request.url.hostname or "")
+def attach(ctx: Ctx, access: Worker, job: str, ask: AttachRequest, request: Request) -> AttachView:
+    """Open a node of a running job for SSH access with a public key. Repeat until `is_ready` is true."""
+    return attaches.request_shell(ctx, access, job, ask, host=request.url.hostname or "")
 
 
 @router.post("/{job}/jupyter", status_code=202)
-def start_jupyter(ctx: Ctx, access: Worker, job: str, ask: JupyterAsk) -> JupyterView:
-    """Have JupyterLab started on a node of a running job; `is_ready` when the console's page of it leads there."""
-    return jupyter.ask(ctx, access, job, ask.node)
+def start_jupyter(ctx: Ctx, access: Worker, job: str, ask: JupyterRequest) -> JupyterView:
+    """Start JupyterLab on a node of a running job. Repeat until `is_ready` is true; then open it in the console."""
+    return jupyter.start(ctx, access, job, ask.node)
 
 
 @router.delete("/{job}", status_code=204)
 def delete(ctx: Ctx, access: Worker, job: str) -> None:
-    """Remove a finished job and all it left."""
+    """Delete a finished job and all its data."""
     jobs.delete(ctx, access, job)
 
 
 @router.get("/{job}/checkpoint-archive")
 def checkpoint_archive(ctx: Ctx, access: Viewer, job: str) -> StreamingResponse:
-    """The files of a job's newest good checkpoint as a zip."""
+    """Download the files of a job's newest complete checkpoint as a zip archive."""
     found = downloads.newest_archive(ctx, access, job)
     return StreamingResponse(found.body, found.status, found.headers, found.media_type)
 
 
 @router.get("/{job}/share")
 def share_job(ctx: Ctx, access: Viewer, job: str) -> Response:
-    """The job as one HTML file that opens without a server or a network. Values of secrets are not in it."""
+    """Export the job as a single HTML file that can be viewed offline. It does not contain values of secrets."""
     found = share.share(ctx, access, job)
     headers = downloads.plain_headers(f"{found.name}.html") | {"Cache-Control": "no-store"}
     return Response(found.body, media_type="text/html; charset=utf-8", headers=headers)
@@ -118,7 +125,7 @@ def logs(
     since: float | None = None,
     attempt: Stored | None = None,
 ) -> LogPage:
-    """A page of log lines; give `cursor` back as `after` for the next."""
+    """Return a page of log lines. Pass the returned `cursor` as `after` to get the next page."""
     return streams.read_logs(ctx, access, job, after=after, node=node, rank=rank, since=since, attempt=attempt)
 
 
@@ -132,10 +139,18 @@ async def follow(
     rank: Stored | None = None,
     since: float | None = None,
 ) -> StreamingResponse:
-    """Server-sent events: `log`, `job` on every change, `end` when the job is over and all lines were sent."""
+    """Follow a job with server-sent events: `log` for new lines, `job` on every change, and `end` once the job is finished
+    and all lines were sent."""
     events: AsyncIterator[str] = await following.follow(
         ctx, access, job, after=after, node=node, rank=rank, since=since
     )
     return StreamingResponse(
         events, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
+
+
+@router.get("/{job}/diff/{other}")
+def job_diff(ctx: Ctx, access: Viewer, job: str, other: str) -> JobDiff:
+    """Compare two jobs: code, settings, data, environment, hardware, seed and results, with the likely cause of a
+    difference."""
+    return diff.diff(ctx, access, job, other)

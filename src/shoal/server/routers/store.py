@@ -1,4 +1,4 @@
-"""Chunks in and out of the store, one at a time or many framed together."""
+"""Upload and download of chunks of the store, one at a time or framed in batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from shoal.core.artifacts import MissingReply, MissingRequest
 from shoal.core.datasets import FetchRequest
+from shoal.server.artifacts import chunks
+from shoal.server.bulk_upload import GroupsResponse, received
 from shoal.server.context import Ctx
-from shoal.server.lane import GroupsResponse, received
 from shoal.server.policy import Viewer, Worker
 from shoal.server.routers import api_router
-from shoal.server.services import chunks
 from shoal.store.wire import CONTENT_TYPE
 
 router = api_router("/workspaces/{workspace}/store", tags=["store"])
@@ -22,7 +22,7 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 @router.post("/missing")
 def missing(ctx: Ctx, access: Worker, request: MissingRequest) -> MissingReply:
-    """Which of these chunks have to be uploaded."""
+    """Return which of these chunks have to be uploaded."""
     return MissingReply(missing=chunks.missing(ctx, access.workspace_id, request.hashes))
 
 
@@ -30,18 +30,18 @@ def missing(ctx: Ctx, access: Worker, request: MissingRequest) -> MissingReply:
 async def put_chunks(ctx: Ctx, access: Worker, request: Request) -> dict[str, int]:
     """Upload a batch of chunks, framed as in `shoal.store.wire`."""
     body = await received(request)
-    return {"stored": await run_in_threadpool(chunks.put, ctx, access.workspace_id, body)}
+    return {"stored": await run_in_threadpool(chunks.receive, ctx, access.workspace_id, body)}
 
 
 @router.get("/chunks/{hash}")
 def get_chunk(ctx: Ctx, access: Viewer, hash: Hash) -> Response:
-    """Plain bytes of a chunk."""
+    """Return the uncompressed bytes of one chunk."""
     return Response(chunks.get(ctx, access.workspace_id, hash), media_type="application/octet-stream")
 
 
 @router.post("/fetch")
 def fetch_chunks(ctx: Ctx, access: Viewer, request: FetchRequest) -> GroupsResponse:
-    """Many chunks at once, framed as in `shoal.store.wire`."""
+    """Return many chunks at once, framed as in `shoal.store.wire`."""
     size, frames = chunks.frames(ctx, access.workspace_id, request.hashes)
     headers = {"Content-Length": str(size)} if size is not None else None
     return GroupsResponse(frames, media_type=CONTENT_TYPE, headers=headers)

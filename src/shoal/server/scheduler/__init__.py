@@ -1,1 +1,1 @@
-"""Who runs next, and what happens after a failure: decided purely, acted on in loop.py."""
+"""The scheduler: which job starts next, where, and what happens after a failure. Decisions are pure; loop.py acts on them."""

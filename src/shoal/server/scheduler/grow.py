@@ -1,27 +1,28 @@
-"""Which running jobs could start again with more nodes: only where nobody waits for the slots, and each on its own."""
+"""Growth of running jobs: which of them could restart with more nodes, where no queued job waits for the slots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shoal.server.scheduler.free_slots import choose
 from shoal.server.scheduler.kinds import Kinds, zone
-from shoal.server.scheduler.model import Decision, Hold, RunningJob, Snapshot
-from shoal.server.scheduler.room import choose
+from shoal.server.scheduler.model import Decision, Hold, QueueState, RunningJob
 
 
 def growth(
-    snapshot: Snapshot, decision: Decision, free: Mapping[str, int], quotas: Mapping[str, int], kinds: Kinds
+    state: QueueState, decision: Decision, free: Mapping[str, int], quotas: Mapping[str, int], kinds: Kinds
 ) -> dict[str, int]:
-    """Job id → its nodes then. `free` and `quotas` are the slots left by machine and workspace once `decision` is done.
+    """Return job id → number of nodes it could restart with, each computed for that job alone.
 
-    A job that is told to save and wait gives its slots up for a moment: whoever is in the queue could take them.
+    `free` and `quotas` are the slots left, by machine and by workspace, after `decision`. A job that restarts gives up its
+    slots for a moment, so it does not grow while a queued job could take them.
     """
-    # One that gives up its place on a cluster with a queue of its own cannot know when it will have another.
-    eager = [job for job in snapshot.running if job.may_grow and not any(map(zone, job.slots))]
-    if not eager or any(job.stopping for job in snapshot.running) or decision.preempts:
+    # A job on a cluster with its own queue (a zone) would have to queue there again, for an unknown time.
+    eager = [job for job in state.running if job.may_grow and not any(map(zone, job.slots))]
+    if not eager or any(job.stopping for job in state.running) or decision.preempts:
         return {}
-    awaited = _awaited(snapshot, decision, kinds)
-    held_up = {j.workspace for j in snapshot.queue if decision.holds.get(j.job_id) is Hold.QUOTA}
+    awaited = _awaited(state, decision, kinds)
+    held_up = {j.workspace for j in state.queue if decision.holds.get(j.job_id) is Hold.QUOTA}
     line = sorted(eager, key=lambda r: (-r.priority, r.started, r.job_id))
     found = {
         job.job_id: _more(job, free, quotas, kinds)
@@ -31,10 +32,10 @@ def growth(
     return {job_id: nodes for job_id, nodes in found.items() if nodes}
 
 
-def _awaited(snapshot: Snapshot, decision: Decision, kinds: Kinds) -> set[str]:
-    """Kinds of slots that jobs in the queue could take if they came free."""
+def _awaited(state: QueueState, decision: Decision, kinds: Kinds) -> set[str]:
+    """Return the kinds of slots that queued jobs would take if they became free."""
     found: set[str] = set()
-    for job in snapshot.queue:
+    for job in state.queue:
         waits = job.job_id in decision.waiting
         if waits and decision.holds.get(job.job_id) not in (Hold.QUOTA, Hold.MACHINES):
             found |= kinds.allowed(job)
@@ -42,7 +43,7 @@ def _awaited(snapshot: Snapshot, decision: Decision, kinds: Kinds) -> set[str]:
 
 
 def _more(job: RunningJob, free: Mapping[str, int], quotas: Mapping[str, int], kinds: Kinds) -> int:
-    """The nodes it could have on what is free and what it holds itself; 0 if they are no more than it has."""
+    """Return the nodes the job could have on the free slots and its own; 0 if that is no more than now."""
     if job.asked is None:
         return 0
     most = job.asked.max_nodes

@@ -1,6 +1,6 @@
-"""What the scheduler decides on, and what it decides: plain values, so that a made-up pool is as good as a real one.
+"""Input and output of the scheduler's decision, as plain values: tests and simulations can make up any pool.
 
-Moments are Unix seconds, lengths are seconds.
+Points in time are Unix seconds; durations are seconds.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The queue's rules that can be set; `ServerSettings` says what each means to people."""
+    """Rules of the queue that an admin can set; `ServerSettings` documents each of them."""
 
     half_life_s: float = 86_400.0
-    """After this long, what a workspace has used counts half as much."""
+    """Age at which past usage of a workspace counts half."""
     patience_s: float = 86_400.0
-    """A workspace with nothing running is served before all others once a job of its own has waited this long."""
+    """Waiting time after which a workspace that has nothing running goes before all others."""
     preempt: bool = True
     grace_s: float = 10.0
-    """What a job takes to end when it is told to."""
+    """Seconds a job needs to end after it was asked to stop."""
     spare_s: float = 30.0
-    """Nothing is preempted for a job that is to start within this time anyway."""
+    """No job is preempted for one that will start within this time anyway."""
     commit_s: float = 3_600.0
-    """What a slot just given counts as used, in slot-seconds."""
+    """Slot-seconds that a newly assigned slot counts as used at once, for fair share."""
     grow_s: float = 300.0
-    """An attempt runs at least this long before it ends for one with more nodes."""
+    """Minimum run time of an attempt before it is restarted with more nodes."""
+
+    def grace_of(self, job: QueuedJob | None) -> float:
+        """Return the seconds that a job needs to end after it was asked to stop."""
+        return self.grace_s if job is None or job.grace_s is None else job.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +41,22 @@ class MachineState:
     kind: str = "cpu"
     """cpu, cuda, rocm or xpu."""
     state: str = "up"
-    """In words for people, where nothing can start on it."""
+    """State for display; anything but "up" means that no job can start on it."""
+
+    model: str = ""
+    """Model of its accelerators, all of which are the same; empty if unknown."""
+    memory: int | None = None
+    """Bytes of memory of each accelerator; None if unknown."""
+    labels: frozenset[str] = frozenset()
+    """Labels as key=value."""
+    numbers: tuple[int, ...] = ()
+    """Numbers of its slots, if they are not 0 to `slots` - 1."""
+    places: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    """Slot → NVLink island and NUMA node of its accelerator, None if unknown; empty if nothing is known."""
 
     @property
     def free(self) -> list[int]:
-        return [s for s in range(self.slots) if s not in self.used]
+        return [s for s in self.numbers or range(self.slots) if s not in self.used]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,9 @@ class Avoided:
     slots: frozenset[tuple[str, int]]
     """(machine, slot)."""
     until: float
-    """From this moment on they are used again if there is nothing else."""
+    """Time from which these places are used again if no others are free."""
+    never: frozenset[tuple[str, int]] = frozenset()
+    """(machine, slot) of accelerators that failed the job: it never runs on them again."""
 
     @property
     def machines(self) -> frozenset[str]:
@@ -63,22 +80,30 @@ class QueuedJob:
     job_id: str
     priority: int
     order: tuple[float, str] | tuple[float, str, float, str]
-    """What goes first within a workspace: submission time and id, or those of its batch and then its place in it."""
+    """Sort key within its workspace: submission time and id, or those of its batch followed by its place in the batch."""
     min_nodes: int
     max_nodes: int
     accels: int
     workspace: str = ""
     since: float = 0.0
-    """When it was submitted."""
+    """Time of submission."""
     limit_s: float | None = None
-    """What is left of its time limit: it never runs longer."""
+    """Seconds left of its time limit; None without a limit."""
     expected_s: float | None = None
-    """How long it is likely to run; None if nothing is known."""
+    """Expected seconds until it ends; None if unknown."""
     exclude: frozenset[str] = frozenset()
     prefer: frozenset[str] = frozenset()
     avoided: Avoided | None = None
     device: str = "auto"
-    """Kind of slots it asks for; see `kinds`."""
+    """Kind of slots it requests; see `kinds`."""
+    gpu: str = ""
+    """Model of the accelerators it requests, as a person writes it; empty: any model."""
+    gpu_memory: int = 0
+    """Bytes of memory that each of its accelerators needs at least."""
+    labels: frozenset[str] = frozenset()
+    """Labels, as key=value, that its machines must have."""
+    grace_s: float | None = None
+    """Seconds it may take to end after it was asked to stop; None: those of the policy."""
 
     @property
     def min_slots(self) -> int:
@@ -90,109 +115,113 @@ class RunningJob:
     job_id: str
     priority: int
     slots: Mapping[str, int]
-    """Machine → how many of its slots it holds."""
+    """Machine → number of its slots that the job holds."""
     workspace: str = ""
     started: float = 0.0
     ends_in_s: float | None = None
-    """Until its likely or latest end, whichever is sooner; None if nothing is known."""
+    """Seconds until its expected end or its time limit, whichever comes first; None if both are unknown."""
     stopping: bool = False
-    """It has been told to end."""
+    """True once the job was asked to stop."""
     keeps: bool = False
-    """It is not preempted (again)."""
+    """True if the job must not be preempted (again)."""
     asked: QueuedJob | None = None
-    """What it would be in the queue."""
+    """The job's request, as it would stand in the queue."""
     may_grow: bool = False
-    """It wants more nodes, and has run long enough to be started again for them."""
+    """True if the job wants more nodes and has run long enough to be restarted for them."""
+    unusable: int = 0
+    """Further slots it holds whose devices take no new jobs; they do not become free when it ends."""
 
     @property
     def total(self) -> int:
-        return sum(self.slots.values())
+        return sum(self.slots.values()) + self.unusable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a workspace may use, and has."""
+    """Weight, quota and past usage of a workspace."""
 
     weight: float = 1.0
     quota: int | None = None
-    """Slots it may hold at once."""
+    """Maximum number of slots it may hold at once; None without a quota."""
+    models: Mapping[str, int] = field(default_factory=dict)
+    """Model of GPU, as a person writes it → maximum number of slots of it."""
     used_s: float = 0.0
-    """Slot-seconds of the past, faded."""
+    """Slot-seconds used in the past, discounted by age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """All there is to know at one moment."""
+class QueueState:
+    """Everything a decision depends on, at one point in time."""
 
     now: float
     machines: Sequence[MachineState]
     queue: Sequence[QueuedJob]
     running: Sequence[RunningJob] = ()
     shares: Mapping[str, Share] = field(default_factory=dict)
-    """By workspace; one that is not listed has a weight of 1 and no quota."""
+    """Workspace id → its share. A workspace that is not listed has a weight of 1 and no quota."""
     policy: Policy = field(default_factory=Policy)
     promised: tuple[str, ...] = ()
-    """The jobs that starts were kept for before: no other of their priority goes first, however shares have changed since."""
+    """Jobs that held a reservation after the last pass. They stay first within their priority even if shares have changed."""
     away: Sequence[MachineState] = ()
-    """Machines of the pool on which nothing can start now: lost, draining, or not answering."""
+    """Machines of the pool on which no job can start now: lost, draining, or not answering."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One node of a gang: a machine and the slots it gets there."""
+    """One node of a gang: its machine and its slots there."""
 
     machine: str
     slots: tuple[int, ...]
 
 
 class Hold(StrEnum):
-    """Why a job waits."""
+    """Reason why a job waits."""
 
     SLOTS = "slots"
-    """It is next, and too little is free."""
+    """The job is next in line, but too few slots are free."""
     QUOTA = "quota"
-    """Its workspace's quota is used up, or an earlier job of the workspace waits for that."""
+    """The workspace's quota is used up, or an earlier job of the workspace waits for the quota."""
     MACHINES = "machines"
-    """Not even the whole pool that is up now could run it."""
+    """The machines that are up could not run the job even if all were free."""
     PAUSE = "pause"
-    """The only place for it has just failed it: it is tried again there after a pause."""
+    """The job just failed on the only machines it fits on; it is retried there after a pause."""
     TURN = "turn"
-    """Others are before it."""
+    """Other jobs go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The start that is kept for the first job that has to wait for slots of its kinds."""
+    """Planned start of the first job that has to wait for slots of its kinds. Other jobs must not delay it."""
 
     job_id: str
     starts_in_s: float | None
-    """None where it rests on the end of a job that nobody can foretell."""
+    """Seconds until the start; None if it depends on a job whose end is unknown."""
     nodes: Mapping[str, int]
-    """Machine → nodes it will have there."""
+    """Machine → number of nodes the job will have there."""
     room: Mapping[str, int]
-    """Machine → slots it leaves free there from then on."""
+    """Machine → slots that stay free there after the job has started."""
     kinds: frozenset[str] = frozenset()
-    """Kinds of slots it may start on: nobody else waits for one of them with a reservation."""
+    """Kinds of slots the job may start on. No other job holds a reservation on any of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     starts: list[tuple[str, list[Placement]]] = field(default_factory=list)
     waiting: dict[str, str] = field(default_factory=dict)
-    """Job id → why it waits, in words for people; in the order of the queue."""
+    """Job id → why it waits, as text for users; in queue order."""
     preempts: dict[str, str] = field(default_factory=dict)
-    """Running job to end and queue again → the job it makes room for."""
+    """Id of a running job to stop and queue again → id of the job that gets its slots."""
     grows: dict[str, int] = field(default_factory=dict)
-    """Running job that could save and start again, alone of these → the nodes it would have then; the first first."""
+    """Id of a running job that could save and restart → its nodes then. Computed for each job alone; best candidate first."""
     holds: dict[str, Hold] = field(default_factory=dict)
-    """Of jobs that wait for more than their turn."""
+    """Job id → reason, for jobs that wait for anything besides their turn."""
     reserved: list[Reservation] = field(default_factory=list)
-    """For the head of the queue first. Jobs behind it have one where they wait for other kinds of slots."""
+    """Reservations, the one for the head of the queue first. Jobs behind it get one if they wait for other kinds of slots."""
 
     @property
     def head(self) -> Reservation | None:
         return self.reserved[0] if self.reserved else None
 
     def head_of(self, kinds: frozenset[str]) -> Reservation | None:
-        """The first reservation that a job which may use these kinds must not delay."""
+        """Return the first reservation on any of these kinds: jobs that use them must not delay it. None without one."""
         return next((found for found in self.reserved if not kinds.isdisjoint(found.kinds)), None)

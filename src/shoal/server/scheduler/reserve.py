@@ -1,27 +1,27 @@
-"""What is kept for the head of the queue: when and where it will start, and which running jobs must make way for it."""
+"""Reservations for the head of the queue: when and where it will start, and which running jobs are preempted for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from shoal.server.scheduler.free_slots import choose, fits
 from shoal.server.scheduler.kinds import Kinds, zone
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, Reservation, RunningJob
-from shoal.server.scheduler.room import choose, fits
 
 
 def reserve(
     free: Mapping[str, int], running: Iterable[RunningJob], job: QueuedJob, ending: Mapping[str, float], kinds: Kinds
 ) -> Reservation | None:
-    """The earliest moment at which the running jobs have left enough. None if even all their slots are too few.
+    """Return the earliest start of a job as running jobs end; None if even all their slots are too few.
 
-    `ending` overrules when a running job is held to end: those being preempted. One of which nothing is known ends
-    after all others, the longest-running first.
+    `ending` (job id → seconds) overrides the expected end of jobs that are being stopped. Jobs with an unknown end are
+    assumed to end after all others, the longest-running first.
     """
     counts, unknown = _Counts(free, job, kinds), float("inf")
     moment, fits = 0.0, False
     for end, _, _, leaving in sorted(_ends(running, ending), key=lambda e: e[:3]):
         if fits and (end > moment or end == unknown):
-            break  # those that end at the very moment leave their slots to others
+            break  # jobs that end at the same moment have been counted as well
         moment, fits = end, counts.add(leaving)
     if not fits:
         return None
@@ -36,11 +36,14 @@ def reserve(
 
 
 def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJob, kinds: Kinds) -> list[RunningJob]:
-    """The running jobs of strictly lower priority to end for this one: the least important and youngest that do."""
+    """Return the running jobs of strictly lower priority to preempt for this job: lowest priority and youngest first.
+
+    Return an empty list if jobs that are stopping already free enough, or if preemption would not free enough.
+    """
     counts = _Counts(free, job, kinds)
     for leaving in running:
         if leaving.stopping and counts.add(leaving):
-            return []  # enough is on its way already
+            return []  # jobs that are stopping free enough
     chosen = []
     for candidate in sorted(running, key=lambda r: (r.priority, -r.started, r.job_id)):
         if candidate.priority >= job.priority or candidate.keeps or candidate.stopping:
@@ -54,13 +57,13 @@ def victims(free: Mapping[str, int], running: Sequence[RunningJob], job: QueuedJ
 
 
 def could_ever(machines: Sequence[MachineState], job: QueuedJob, kinds: Kinds | None = None) -> bool:
-    """Return whether these machines, all of them free, would hold the job; `kinds` are those of the whole pool."""
+    """Return whether the job would fit on these machines if all were free; `kinds` describes the whole pool."""
     return fits(((m.name, m.slots) for m in machines), job, kinds or Kinds(machines))
 
 
 def is_brief(job: QueuedJob, until: float, policy: Policy) -> bool:
-    """Sure to be over when the head is to start, in `until` seconds."""
-    return job.limit_s is not None and job.limit_s + policy.grace_s <= until
+    """Return whether the job's time limit guarantees that it ends before a reserved start in `until` seconds."""
+    return job.limit_s is not None and job.limit_s + policy.grace_of(job) <= until
 
 
 def _ends(running: Iterable[RunningJob], ending: Mapping[str, float]) -> Iterable[tuple[float, float, str, RunningJob]]:
@@ -70,23 +73,24 @@ def _ends(running: Iterable[RunningJob], ending: Mapping[str, float]) -> Iterabl
 
 
 class _Counts:
-    """Free slots as jobs leave, and how many nodes of one job they would hold."""
+    """Free slots as running jobs end, and how many nodes of one job fit on them."""
 
     def __init__(self, free: Mapping[str, int], job: QueuedJob, kinds: Kinds):
         self.free, self._job = dict(free), job
-        self._group = {m: (zone(m), kinds.of[m]) for m in free if kinds.may_use(job, m)}
-        """Machine the job may use → what a gang does not leave."""
+        of, allowed, barred = kinds.of, kinds.allowed(job), kinds.barred(job)
+        self._group = {m: (zone(m), of[m]) for m in free if of.get(m) in allowed and m not in barred}
+        """Machine the job may use → its zone and kind; a gang never spans two of these."""
         self._nodes: dict[tuple[str, str], int] = {}
         for machine, group in self._group.items():
             self._nodes[group] = self._nodes.get(group, 0) + free[machine] // job.accels
 
     def add(self, leaving: RunningJob, sign: int = 1) -> bool:
-        """Whether the job has room now."""
+        """Add (or with `sign` -1 subtract) the slots of a running job; return whether the job fits now."""
         accels = self._job.accels
         for machine, count in leaving.slots.items():
             before = self.free.get(machine)
             if before is None:
-                continue  # a machine that takes no new jobs
+                continue  # a machine that accepts no new jobs
             self.free[machine] = after = before + sign * count
             if machine in self._group:
                 self._nodes[self._group[machine]] += after // accels - before // accels
@@ -94,7 +98,7 @@ class _Counts:
 
 
 def _needed(counts: _Counts, chosen: list[RunningJob]) -> list[RunningJob]:
-    """Without those that turn out to be spared, the most important ones looked at first."""
+    """Return the chosen jobs without those that need not be preempted after all; spare the highest priority first."""
     needed = []
     for candidate in reversed(chosen):
         if not counts.add(candidate, -1):

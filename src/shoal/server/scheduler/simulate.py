@@ -1,6 +1,6 @@
-"""The queue played forward: the scheduler's own decision, taken at every moment at which something ends or comes.
+"""Simulation of the queue: the scheduler's own decision, repeated whenever a job ends or arrives.
 
-Used to foretell starts, to check suggestions, and to measure the decision itself on pools nobody has.
+Used to estimate start times, to check suggestions, and to measure the decision on made-up pools.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from dataclasses import dataclass, field, replace
 from shoal.server.scheduler.decide import decide
 from shoal.server.scheduler.model import (
     Decision,
-    MachineState,
     Placement,
     QueuedJob,
+    QueueState,
     RunningJob,
     Share,
-    Snapshot,
 )
 from shoal.server.scheduler.share import aged, held_slots
 
 OVERDUE = 0.05
-"""A job past its expected end is held to need as long as it is late, and no less than this part of its time so far."""
+"""Minimum remaining time of an overdue job, as a fraction of its run time. Otherwise it is assumed to take as long again as
+it is late."""
 
 
 def left_s(expected_end: float, started: float, now: float) -> float:
-    """Seconds until a likely end, also where it should be over already."""
+    """Return the seconds until the expected end; for an overdue job, an estimate that grows with its delay."""
     late = now - expected_end
     return -late if late < 0 else max(late, OVERDUE * (now - started))
 
 
 @dataclass(slots=True)
 class Played:
+    """Result of a simulation."""
+
     starts: dict[str, float] = field(default_factory=dict)
-    """Job id → when it first started."""
+    """Job id → time of its first start."""
     ends: dict[str, float] = field(default_factory=dict)
     preempted: Counter[str] = field(default_factory=Counter)
     passes: int = 0
@@ -48,14 +50,14 @@ class _Live:
     ends_at: float
     expected_end: float | None
     left_s: float = 0.0
-    """What was left of it when it was told to make way."""
+    """Seconds it still had to run when it was preempted."""
 
 
-Watch = Callable[[Snapshot, Decision], None]
+Watch = Callable[[QueueState, Decision], None]
 
 
 def play(
-    snapshot: Snapshot,
+    state: QueueState,
     lengths: Mapping[str, float],
     *,
     arrivals: Sequence[QueuedJob] = (),
@@ -63,14 +65,15 @@ def play(
     max_passes: int = 1_000_000,
     watch: Watch | None = None,
 ) -> Played:
-    """Run everything to its end, or until one job has started. `lengths` says how long each job truly takes from now on.
+    """Simulate until every job has ended, or until the job `until` has started.
 
-    Arrivals come when they were submitted (`since`). The decision sees only what is expected, never the true lengths.
+    `lengths` is the true duration of each job from now on; the decision sees only the expected ones. `arrivals` join the
+    queue at their time of submission (`since`). `watch` is called with each state and its decision.
     """
-    pool = _Pool(snapshot, lengths)
+    pool = _Pool(state, lengths)
     pool.arrivals = sorted(arrivals, key=lambda job: (job.since, job.job_id), reverse=True)
     while pool.played.passes < max_passes:
-        view = pool.snapshot()
+        view = pool.state()
         decision = decide(view)
         pool.played.passes += 1
         if watch is not None:
@@ -82,7 +85,7 @@ def play(
 
 
 class _Pool:
-    def __init__(self, first: Snapshot, lengths: Mapping[str, float]):
+    def __init__(self, first: QueueState, lengths: Mapping[str, float]):
         self.first, self.lengths, self.now = first, dict(lengths), first.now
         self.queue = {job.job_id: job for job in first.queue}
         self.used = {m.name: set(m.used) for m in first.machines}
@@ -99,14 +102,11 @@ class _Pool:
             expected = None if job.ends_in_s is None else self.now + job.ends_in_s
             self._run(_Live(job, mine, self.now + self.lengths[job.job_id], expected))
 
-    def snapshot(self) -> Snapshot:
+    def state(self) -> QueueState:
         return replace(
             self.first,
             now=self.now,
-            machines=[
-                MachineState(name=m.name, slots=m.slots, used=frozenset(self.used[m.name]), kind=m.kind)
-                for m in self.first.machines
-            ],
+            machines=[replace(m, used=frozenset(self.used[m.name])) for m in self.first.machines],
             queue=list(self.queue.values()),
             running=[self._seen(live) for live in self.live.values()],
             shares=self.shares,
@@ -119,7 +119,7 @@ class _Pool:
             self._start(self.queue.pop(job_id), gang)
         for victim in decision.preempts:
             live = self.live[victim]
-            ends_at = self.now + self.first.policy.grace_s
+            ends_at = self.now + self.first.policy.grace_of(live.job.asked)
             if ends_at < live.ends_at:
                 live.left_s = live.ends_at - ends_at
                 live.ends_at = ends_at
@@ -127,7 +127,7 @@ class _Pool:
             live.job = replace(live.job, stopping=True)
 
     def advance(self) -> bool:
-        """On to the next moment at which anything changes; False when nothing ever will."""
+        """Advance to the next time at which anything changes; return False if nothing will."""
         while self.heap and self._is_stale(*self.heap[0]):
             heapq.heappop(self.heap)
         moments = [self.heap[0][0]] if self.heap else []

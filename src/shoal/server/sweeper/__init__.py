@@ -1,1 +1,1 @@
-"""Keeps sweeps going: what it sees, what it decides, what it does."""
+"""The sweeper: a thread that starts, prunes and ends trials of sweeps. memory.py reads, decide.py decides, act.py acts."""

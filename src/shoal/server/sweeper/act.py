@@ -1,4 +1,4 @@
-"""What was decided about a sweep, done: rows of trials and of their jobs in one transaction, so that a crash leaves both or neither."""
+"""Execution of decisions on a sweep. Trials and their jobs are written in one transaction: a crash leaves both or none."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from shoal.core.schema import utcnow
 from shoal.core.states import JobState
 from shoal.core.sweeps import Params, SweepState, TrialState
 from shoal.server.context import Context
-from shoal.server.live import Listener
+from shoal.server.jobs import events
+from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Event, Job
 from shoal.server.models.sweeps import Sweep, Trial
-from shoal.server.services import events, jobs, sweep_reports
-from shoal.server.services.sweep_reports import Reports
+from shoal.server.notifications import Listener
 from shoal.server.sweeper.decide import Actions
 from shoal.server.sweeper.memory import Running, SweepMemory
+from shoal.server.sweeps import reports as sweep_reports
+from shoal.server.sweeps.reports import Reports
 from shoal.tune.memo import trial_key
 from shoal.tune.space import arguments
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 200
-"""Trials begun, pruned or stopped in one transaction: others want to write too."""
+"""Maximum number of trials started, pruned or stopped in one transaction, so that other writers need not wait long."""
 _SAME = (
     select(Trial.key, Job.id, Job.name, Job.metrics_cursor)
     .join(Sweep, Sweep.id == Trial.sweep_id)
@@ -42,7 +44,7 @@ _SAME = (
 
 @dataclass(slots=True)
 class New:
-    """A trial that gets its values."""
+    """A trial that is about to be created, with its parameter values."""
 
     number: int
     params: Params
@@ -50,26 +52,30 @@ class New:
     job_id: str | None = None
     job_name: str = ""
     earlier: Reports | None = None
-    """What the same trial has reported before, so that it need not run."""
+    """Reports of an earlier job with the same code and values, so that the trial need not run; else None."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What a transaction has changed."""
+    """Jobs that a transaction has changed, and trials that it has started."""
 
     jobs: list[str] = field(default_factory=list)
     begun: list[Running] = field(default_factory=list)
 
 
 def act(ctx: Context, memory: SweepMemory, actions: Actions, *, by: Listener | None = None) -> list[str] | None:
-    """The jobs that are to be looked at now; None if the sweep has ended, or was changed by someone: what we know is stale."""
+    """Execute actions in one transaction and update the memory; return the ids of jobs to read again.
+
+    Return None if the memory is of no more use: the sweep ends with these actions, or a user has changed or deleted it
+    meanwhile, in which case nothing is written.
+    """
     made = _plan(ctx, memory, actions.submit)
     done = ctx.db.write(lambda session: _apply(session, memory, actions, made))
     if done is None:
         return None
     for number, (state, reason) in actions.ended.items():
         trial = memory.live[number]
-        memory.settle(number, trial.params, state, reason, trial.reports.curve)
+        memory.record_end(number, trial.params, state, reason, trial.reports.curve)
     for number, trial in memory.live.items():
         trial.is_stored, trial.pruned = True, actions.prune.get(number, trial.pruned)
     for trial in done.begun:
@@ -77,7 +83,7 @@ def act(ctx: Context, memory: SweepMemory, actions: Actions, *, by: Listener | N
     for new in made:
         if new.earlier is not None:
             memory.compare(new.number, new.earlier.curve)
-            memory.settle(new.number, new.params, TrialState.REUSED, None, new.earlier.curve)
+            memory.record_end(new.number, new.params, TrialState.REUSED, None, new.earlier.curve)
     for job_id in done.jobs:
         ctx.live.job_changed(job_id, schedule=True, by=by)
     ctx.live.sweep_changed(memory.id, by=by)
@@ -88,15 +94,15 @@ def act(ctx: Context, memory: SweepMemory, actions: Actions, *, by: Listener | N
 
 
 def _plan(ctx: Context, memory: SweepMemory, numbers: Iterable[int]) -> list[New]:
-    """Values for these trials, and which of them have been run before."""
+    """Choose values for these trials, and find those that have been run before."""
     contents = {"": memory.checked.source.manifest_id} | {i["path"]: i["manifest_id"] for i in memory.checked.inputs}
     made: list[New] = []
     for number in numbers:
         if ctx.live.closing:
             break
         try:
-            params = memory.ask(number)
-        except Exception as error:  # of a library's: the trials that run are still to be seen to
+            params = memory.propose(number)
+        except Exception as error:  # raised by a search library: running trials must still be handled
             logger.exception("no values for trial %d of %s", number, memory.id)
             memory.broken = f"no values could be chosen for trial {number}: {error}"
             break
@@ -111,7 +117,7 @@ def _plan(ctx: Context, memory: SweepMemory, numbers: Iterable[int]) -> list[New
 
 
 def _recall(session: Session, memory: SweepMemory, made: list[New]) -> None:
-    """Find those that were done before in this workspace, and what their jobs reported."""
+    """Find the trials that were completed before in this workspace, and read the reports of their jobs."""
     wanted = {"workspace": memory.workspace_id, "keys": [new.key for new in made]}
     found = {row.key: row for row in session.execute(_SAME, wanted)}
     reports = {row.id: (Reports(memory.direction), row.metrics_cursor) for row in found.values()}
@@ -145,7 +151,7 @@ def _apply(session: Session, memory: SweepMemory, actions: Actions, made: list[N
 
 
 def _store(session: Session, memory: SweepMemory, actions: Actions) -> None:
-    """Results so far, and how trials ended."""
+    """Write the current results and the final states of trials to their rows."""
     rows: list[dict[str, Any]] = []
     for number, trial in memory.live.items():
         verdict = actions.ended.get(number)
@@ -203,15 +209,15 @@ def _begin(session: Session, memory: SweepMemory, sweep: Sweep, made: list[New],
 
 
 def _queue(session: Session, memory: SweepMemory, sweep: Sweep, fresh: list[New]) -> None:
-    """Jobs for these trials, which get their names and ids here."""
+    """Queue jobs for these trials, and set the trials' job ids and names."""
     if not fresh:
         return
     names = {new.number: f"{sweep.name}-{new.number}" for new in fresh}
     taken = select(Job.name).where(Job.workspace_id == sweep.workspace_id, Job.name.in_(names.values()))
     others = set(session.scalars(taken))
     base = memory.spec.job.model_dump(mode="json") | {"batch": sweep.name}
-    rows, told = [], []
-    ids = sorted(new_id("job") for _ in fresh)  # by which jobs of one batch go in order
+    rows, first_events = [], []
+    ids = sorted(new_id("job") for _ in fresh)  # jobs of one batch are queued in the order of their ids
     for new, job_id in zip(fresh, ids, strict=True):
         new.job_id, name = job_id, names[new.number]
         new.job_name = name if name not in others else f"{name[: MAX_NAME - 7]}-{job_id[-6:]}"
@@ -219,9 +225,9 @@ def _queue(session: Session, memory: SweepMemory, sweep: Sweep, fresh: list[New]
         entry = [*base["entry"], *arguments(new.params)]
         spec = base | {"name": new.job_name, "entry": entry, "env": base["env"] | env}
         rows.append({"id": job_id} | jobs.row(sweep.workspace_id, sweep.created_by, spec, memory.checked))
-        told.append(events.first(job_id, "queued", f"trial {new.number} of sweep '{sweep.name}'"))
+        first_events.append(events.first(job_id, "queued", f"trial {new.number} of sweep '{sweep.name}'"))
     session.execute(insert(Job), rows)
-    session.execute(insert(Event), told)
+    session.execute(insert(Event), first_events)
 
 
 def _row(memory: SweepMemory, new: New) -> dict[str, Any]:

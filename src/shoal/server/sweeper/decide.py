@@ -1,4 +1,4 @@
-"""What is to be done about a sweep. A pure decision on what is known of it, so that it is the same after a restart."""
+"""Pure decision on a sweep: which trials start, end, are pruned or stopped. It is the same after a restart of the server."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from shoal.core.states import JobState
 from shoal.core.sweeps import SweepState, TrialState
 
 GIVE_UP_AFTER = 3
-"""Failed trials without a single one that ran well: more of them would fail as well."""
+"""Number of failed trials after which a sweep without any successful trial is given up."""
 SKIPPED = 77
-"""Exit code by which a script says that its trial should not be run."""
+"""Exit code of a script that skips its trial."""
 _GOOD = (TrialState.DONE, TrialState.PRUNED, TrialState.REUSED)
 
 Verdict = tuple[TrialState, str | None]
-"""How a trial ended, and why."""
+"""Final state of a trial, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTrial:
-    """One that has not been settled."""
+    """A trial that has no final state yet."""
 
     number: int
     job: JobState | None
-    """None once somebody has deleted it."""
+    """State of its job; None if the job was deleted."""
     is_told: bool = True
-    """All it had to report has come."""
+    """True once all reports of the trial have arrived."""
     is_stopping: bool = False
     exit_code: int | None = None
     reason: str | None = None
-    """Of its job."""
+    """Reason for the state of its job."""
     pruned: str | None = None
-    """Why it was asked to end early, if it was."""
+    """Why it was asked to end early; None if it was not."""
     lost: str | None = None
-    """Why it should be."""
+    """Why it should be pruned; None if it should not."""
 
     @property
     def is_active(self) -> bool:
@@ -44,29 +44,31 @@ class LiveTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A sweep as it is now."""
+    """Current state of a sweep: the input of the decision."""
 
     total: int
     parallel: int
     given: int
-    """The numbers below this have been given their values."""
+    """Number of trials that have their values; trials are numbered from 0."""
     live: tuple[LiveTrial, ...] = ()
     ended: Mapping[TrialState, int] = field(default_factory=dict)
-    """How many ended how, but for those that are to run again."""
+    """Final state → number of trials, without those that will run again."""
     again: tuple[int, ...] = ()
-    """Trials that have ended and are to run again."""
+    """Trials that have ended and will run again."""
     forgiven: int = 0
-    """Failed ones that a person has gone on from."""
+    """Number of failed trials when a user last reran the sweep; they do not count towards giving up."""
     first_failure: str | None = None
     is_stopping: bool = False
     is_informed: bool = False
-    """What to try next follows from results, so that they are waited for."""
+    """True if the search uses results, so that new trials wait for the reports of ended ones."""
     broken: str | None = None
-    """Why no further trial can be begun."""
+    """Why no further trial can be started; None if one can."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Actions:
+    """Result of the decision: what to do with which trials, by number."""
+
     ended: dict[int, Verdict] = field(default_factory=dict)
     prune: dict[int, str] = field(default_factory=dict)
     stop: list[int] = field(default_factory=list)
@@ -79,7 +81,7 @@ class Actions:
         return bool(self.ended or self.prune or self.stop or self.again or self.submit or self.end)
 
     def first(self, count: int) -> Actions:
-        """So many of each; the rest is decided anew."""
+        """Return at most `count` actions of each kind; the rest is decided again in the next round."""
         return Actions(
             ended=self.ended,
             prune=dict(list(self.prune.items())[:count]),
@@ -91,6 +93,7 @@ class Actions:
 
 
 def next_actions(seen: Sight) -> Actions:
+    """Return what to do next for a sweep."""
     made = Actions(ended={t.number: _verdict(t) for t in seen.live if _is_over(t)})
     left = [t for t in seen.live if t.number not in made.ended]
     if seen.is_stopping:
@@ -137,7 +140,7 @@ def _ending(seen: Sight, made: Actions, counts: Mapping[TrialState, int]) -> tup
     if seen.broken is not None:
         return SweepState.FAILED, seen.broken
     if seen.given < seen.total or seen.again:
-        return SweepState.FAILED, f"{failed} trials failed and none ran well, so no more are begun: {first}"
+        return SweepState.FAILED, f"{failed} trials failed and none succeeded, so no more are started: {first}"
     if failed and failed == sum(counts.values()):
         all_ = f"all {failed} trials" if failed > 1 else "its only trial"
         return SweepState.FAILED, f"{all_} failed: {first}"

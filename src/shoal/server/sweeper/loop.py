@@ -1,4 +1,11 @@
-"""The sweeper at work: hears which jobs have changed, looks at their sweeps, decides and acts. One thread."""
+"""The sweeper's loop: receives the ids of changed jobs, reads their sweeps, decides and acts.
+
+Why this is safe: one thread runs every pass and alone uses `_known`, `_stale` and each `SweepMemory`; other threads only put
+ids into the listener, which has its own lock. Users change sweeps in the database meanwhile and increment `revision`: the
+transaction of `act` compares it with the memory's and writes nothing if it differs, and the sweep is read again.
+A sweep is in `_stale` while it is processed, so after an error halfway its memory is discarded and read again. A crash at
+any point loses nothing: trials and their jobs are written together, and the memory is rebuilt from the rows.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +16,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import select
 
-from shoal.core.errors import ShoalError
-from shoal.core.loops import Loop
+from shoal.core.background_loops import Loop, describe
 from shoal.core.sweeps import SweepState
 from shoal.server.context import Context
 from shoal.server.models.sweeps import Sweep
@@ -21,30 +27,32 @@ from shoal.server.sweeper.memory import SweepMemory, load
 logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 _LOOK_EVERY_S = 30.0
-"""All live trials are looked at so often, should a change not have been heard of."""
+"""Seconds between two reads of all live trials, in case a notification was lost."""
 _PAUSE_S = 0.1
-"""At most between two passes; what changes meanwhile is looked at together."""
+"""Maximum pause between two passes, in seconds; changes in this time are handled together."""
 
 
 class Sweeper:
+    """The sweeper's thread: `start` it once per server. Tests call `pass_once` instead."""
+
     def __init__(self, ctx: Context, *, store_every_s: float = 0.5):
-        """Results of trials that run are written no more often than that: each time is an fsync."""
+        """Create the sweeper. `store_every_s` limits how often results of running trials are written: each is an fsync."""
         self.ctx, self._store_every_s = ctx, store_every_s
         self._heard = ctx.live.listen()
         self._loop = Loop(
             "sweeper", self._step, wait=self._heard.wait, is_closing=lambda: ctx.live.closing, every_s=_TICK_S
         )
         self._known: dict[str, SweepMemory] | None = None
-        """Sweeps that run; None until they have been read."""
+        """Running sweeps by id; None before the first read."""
         self._stale: set[str] = set()
-        """Sweeps whose rows are to be read anew."""
+        """Sweeps that must be read from the database again."""
         self._looked_at = 0.0
 
     def start(self) -> None:
         self.ctx.loops.start(self._loop)
 
     def stop(self) -> None:
-        """After `live.close()`: let the present pass end."""
+        """Wait for the current pass to finish and end the thread. Call `live.close()` first."""
         self._loop.stop()
 
     def _step(self) -> None:
@@ -54,27 +62,33 @@ class Sweeper:
             time.sleep(min(_PAUSE_S, time.monotonic() - began))
 
     def pass_once(self) -> None:
-        """Over the sweeps of which something has been heard, or that are due."""
-        heard = self._heard.take()
-        known = self._read(heard)
+        """Process the sweeps that were reported as changed; every `_LOOK_EVERY_S` seconds, all of them.
+
+        A sweep that fails does not block the others. It is tried again in the next pass; the first error is raised at the end.
+        """
+        heard = self._heard.pop_changed()
+        failures: list[Exception] = []
+        known = self._read(heard, failures)
         is_due = time.monotonic() - self._looked_at >= _LOOK_EVERY_S
         if is_due:
             self._looked_at = time.monotonic()
         for memory in list(known.values()):
             jobs = set(memory.by_job) if is_due else memory.unsettled | (heard & memory.by_job.keys())
             if jobs or memory.id in heard or not memory.is_stored:
-                with _logged(memory.id):
-                    self._attend(memory, jobs)
+                with _collected(failures, memory.id):
+                    self._process(memory, jobs)
+        if failures:
+            raise failures[0]
 
-    def _read(self, heard: set[str]) -> dict[str, SweepMemory]:
-        """Those that are new, that people have changed, or about which we were wrong."""
+    def _read(self, heard: set[str], failures: list[Exception]) -> dict[str, SweepMemory]:
+        """Return all running sweeps, after reading those that are new, changed by users, or outdated."""
         if self._known is None:
             with self.ctx.db.read() as session:
                 opened = select(Sweep.id).where(Sweep.state == SweepState.RUNNING.value)
                 self._stale, self._known = set(session.scalars(opened)), {}
         heard |= self._stale
         for sweep_id in [h for h in heard if h.startswith("swp_")]:
-            with _logged(sweep_id):
+            with _collected(failures, sweep_id):
                 self._refresh(self._known, sweep_id)
         return self._known
 
@@ -90,13 +104,13 @@ class Sweeper:
         if fresh is not None:
             all_[sweep_id] = fresh
 
-    def _attend(self, memory: SweepMemory, jobs: Collection[str]) -> None:
-        """Look, decide and act until there is nothing more to do."""
-        self._stale.add(memory.id)  # should anything fail half-way
+    def _process(self, memory: SweepMemory, jobs: Collection[str]) -> None:
+        """Read, decide and act until there is nothing more to do."""
+        self._stale.add(memory.id)  # in case anything below fails
         while not self.ctx.live.closing:
             if jobs:
                 with self.ctx.db.read() as session:
-                    memory.look(session, jobs)
+                    memory.refresh(session, jobs)
             actions = next_actions(memory.sight()).first(AT_ONCE)
             if not actions.any and not self._should_store(memory):
                 break
@@ -112,11 +126,12 @@ class Sweeper:
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
-    """What fails for one sweep must not hold up the others; it is tried again."""
+def _collected(failures: list[Exception], sweep_id: str) -> Iterator[None]:
+    """Add an error of one sweep to the list. All but the first are logged here; the first by the loop, once per text."""
     try:
         yield
-    except ShoalError as error:
-        logger.warning("sweeper, %s: %s", what, error)
-    except Exception:
-        logger.exception("sweeper, %s", what)
+    except Exception as error:
+        error.add_note(f"in sweep {sweep_id}")
+        if failures:
+            logger.warning("sweeper, %s: %s", sweep_id, describe(error))
+        failures.append(error)

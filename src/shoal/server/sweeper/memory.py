@@ -1,4 +1,4 @@
-"""What the sweeper knows of one sweep: read once from its rows, then kept up to date with what has changed since."""
+"""State of one sweep in memory: read once from the database, then updated with the changes since. Sweeper thread only."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sqlalchemy.orm import Session
 from shoal.core.states import JobState, NodeState
 from shoal.core.sweeps import Direction, Params, SweepSpec, SweepState, TrialState
 from shoal.server.db import in_parts
-from shoal.server.models.artifacts import Source
+from shoal.server.jobs.service import Checked
 from shoal.server.models.jobs import Attempt, Job, Node
+from shoal.server.models.sources import Source
 from shoal.server.models.sweeps import Sweep, Trial
-from shoal.server.services import sweep_reports
-from shoal.server.services.jobs import Checked
-from shoal.server.services.sweep_reports import Reports
 from shoal.server.sweeper.decide import LiveTrial, Sight, Verdict
+from shoal.server.sweeps import reports as sweep_reports
+from shoal.server.sweeps.reports import Reports
 from shoal.tune.compare import board_for, loss_text
 from shoal.tune.curve import Curve
-from shoal.tune.prune import Board
+from shoal.tune.prune import RungResults
 from shoal.tune.search import Searcher, Tried
 
 COUNTS = (TrialState.DONE, TrialState.REUSED, TrialState.PRUNED, TrialState.STOPPED, TrialState.RUNNING)
-"""Whose results may be the best."""
+"""States of trials whose result may be the best of the sweep."""
 _DRAIN_S = 20.0
-"""What an agent has not delivered so long after we saw its job's end is not waited for. By our own clock: while the server was
-down nobody could deliver anything."""
+"""Seconds to wait for the last reports of an agent after the end of its job was first seen. Measured from when this server
+saw it, because no agent could deliver anything while the server was down."""
 _UNDELIVERED = (
     select(Attempt.id)
     .join(Node, Node.attempt_id == Attempt.id)
@@ -39,7 +39,7 @@ _UNDELIVERED = (
     .where(Node.final.is_(False), Node.state == NodeState.EXITED.value)
     .exists()
 )
-"""It has ended, and its agents still have something to send."""
+"""Condition: the job has ended, and its agents still have reports to send."""
 _JOB = (Job.id, Job.state, Job.exit_code, Job.reason, Job.stop_requested_at, Job.metrics_cursor, Job.started_at,
         Job.ended_at, _UNDELIVERED.label("undelivered"))  # fmt: skip
 _LOOK = select(*_JOB).where(Job.id.in_(bindparam("ids", expanding=True)))
@@ -47,7 +47,7 @@ _LOOK = select(*_JOB).where(Job.id.in_(bindparam("ids", expanding=True)))
 
 @dataclass(slots=True)
 class Running:
-    """A trial whose job waits or runs, or has ended and is yet to be settled."""
+    """A trial whose job waits or runs, or has ended while the trial has no final state yet."""
 
     number: int
     params: Params
@@ -56,14 +56,14 @@ class Running:
     pruned: str | None = None
     lost: str | None = None
     job: Row[Any] | None = None
-    """As last seen."""
+    """Its job's row as last read."""
     is_new: bool = False
-    """Its job was queued a moment ago and has not been looked at."""
+    """True if its job was just queued and has not been read yet."""
     is_told: bool = False
     ended_at: float | None = None
-    """When its job was first seen to have ended, by the monotonic clock."""
+    """Monotonic time at which the end of its job was first seen."""
     is_stored: bool = True
-    """Its row has the newest result."""
+    """True if its row has the newest result."""
 
     def seen(self) -> LiveTrial:
         job = self.job
@@ -92,6 +92,8 @@ class Running:
 
 @dataclass(slots=True)
 class SweepMemory:
+    """State of one running sweep."""
+
     id: str
     workspace_id: str
     created_by: str
@@ -102,7 +104,7 @@ class SweepMemory:
     forgiven: int
     revision: int
     is_stopping: bool
-    board: Board | None = None
+    board: RungResults | None = None
     live: dict[int, Running] = field(default_factory=dict)
     by_job: dict[str, int] = field(default_factory=dict)
     ended: Counter[TrialState] = field(default_factory=Counter)
@@ -110,13 +112,13 @@ class SweepMemory:
     given: int = 0
     first_failure: tuple[int, str] | None = None
     best: tuple[float, int] | None = None
-    """Of those that have ended: the result, and the number of the trial."""
+    """Best result of the ended trials, and the number of that trial."""
     unsaid: set[int] = field(default_factory=set)
-    """Trials that run, and of which the searcher has not heard the latest."""
+    """Running trials whose newest results have not been passed to the searcher."""
     broken: str | None = None
-    """Why no values can be chosen for a further trial."""
+    """Why no values can be chosen for another trial; None if they can."""
     stored_at: float = 0.0
-    """When its rows were last written, by the monotonic clock."""
+    """Monotonic time at which its rows were last written."""
 
     @property
     def direction(self) -> Direction:
@@ -139,15 +141,15 @@ class SweepMemory:
 
     @property
     def unsettled(self) -> set[str]:
-        """Jobs that have ended, and whose last reports are waited for."""
+        """Jobs that have ended and whose last reports have not arrived yet."""
         return {t.job_id for t in self.live.values() if t.job_id and not t.is_told and _has_ended(t.job)}
 
     @property
     def is_stored(self) -> bool:
         return all(trial.is_stored for trial in self.live.values())
 
-    def look(self, session: Session, job_ids: Iterable[str]) -> None:
-        """Read these jobs, and what they have reported since the last look."""
+    def refresh(self, session: Session, job_ids: Iterable[str]) -> None:
+        """Read the state of these jobs and their reports since the last read."""
         trials = [self.live[self.by_job[j]] for j in job_ids if j in self.by_job]
         rows: dict[str, Row[Any]] = {}
         for ids in in_parts(trial.job_id for trial in trials):
@@ -163,15 +165,15 @@ class SweepMemory:
             if row is not None and row.metrics_cursor != trial.reports.cursor:
                 news[row.id] = (trial.reports, row.metrics_cursor)
         if news:
-            self._hear(session, news)
+            self._read_reports(session, news)
 
-    def _hear(self, session: Session, news: dict[str, tuple[Reports, int]]) -> None:
+    def _read_reports(self, session: Session, news: dict[str, tuple[Reports, int]]) -> None:
         before = {job_id: (reports.curve, len(reports.curve)) for job_id, (reports, _) in news.items()}
         sweep_reports.update(session, self.spec.metric, news)
         for job_id, (reports, _) in news.items():
             curve, count = before[job_id]
             if reports.curve is curve and len(curve) == count:
-                continue  # it told of other things
+                continue  # its new metrics are others
             trial = self.live[self.by_job[job_id]]
             trial.is_stored = False
             self.unsaid.add(trial.number)
@@ -185,10 +187,10 @@ class SweepMemory:
 
     def compare(self, number: int, curve: Curve) -> None:
         if self.board is not None:
-            self.board.tell(number, curve)
+            self.board.add(number, curve)
 
     def begin(self, trial: Running) -> None:
-        """Its job waits now."""
+        """Add a trial whose job is queued or running."""
         self.live[trial.number] = trial
         if trial.job_id is not None:
             self.by_job[trial.job_id] = trial.number
@@ -196,8 +198,8 @@ class SweepMemory:
         self.again.pop(trial.number, None)
         self.unsaid.add(trial.number)
 
-    def settle(self, number: int, params: Params, state: TrialState, reason: str | None, curve: Curve) -> None:
-        """It is over."""
+    def record_end(self, number: int, params: Params, state: TrialState, reason: str | None, curve: Curve) -> None:
+        """Record the final state of a trial and pass its result to the searcher."""
         trial = self.live.pop(number, None)
         if trial is not None and trial.job_id is not None:
             self.by_job.pop(trial.job_id, None)
@@ -210,22 +212,22 @@ class SweepMemory:
         self.unsaid.discard(number)
         self.searcher.tell(Tried(number, params, values=curve, state=state))
 
-    def ask(self, number: int) -> Params | None:
-        """Values for the next trial, by what is known of the others now."""
+    def propose(self, number: int) -> Params | None:
+        """Return values for a trial, chosen with the newest results of the others; None if there are no more."""
         for other in self.unsaid & self.live.keys():
-            self._say(self.live[other])
+            self._update_searcher(self.live[other])
         self.unsaid.clear()
         params = self.searcher.ask(number)
         if params is not None:
             self.searcher.tell(Tried(number, params, state=TrialState.RUNNING))
         return params
 
-    def _say(self, trial: Running) -> None:
-        told = Tried(trial.number, trial.params, values=trial.reports.curve, state=TrialState.RUNNING)
-        self.searcher.tell(told)
+    def _update_searcher(self, trial: Running) -> None:
+        tried = Tried(trial.number, trial.params, values=trial.reports.curve, state=TrialState.RUNNING)
+        self.searcher.tell(tried)
 
     def best_number(self, ended: Mapping[int, Verdict]) -> int | None:
-        """Of the trial with the best result, those included that run, or that end now in a way that counts."""
+        """Return the number of the trial with the best result, including running trials and those that end now."""
         best = self.best
         for number, trial in self.live.items():
             counts = number not in ended or ended[number][0] in COUNTS
@@ -239,7 +241,7 @@ class SweepMemory:
 
 
 def load(session: Session, sweep_id: str) -> SweepMemory | None:
-    """From its rows; None if it is gone or has ended."""
+    """Read a sweep from the database; None if it was deleted or has ended."""
     row = session.get(Sweep, sweep_id)
     if row is None or row.state != SweepState.RUNNING:
         return None
@@ -269,7 +271,7 @@ def load(session: Session, sweep_id: str) -> SweepMemory | None:
     )
     for trial in session.execute(select(*columns).where(Trial.sweep_id == row.id).order_by(Trial.number)):
         _remember(memory, trial)
-    memory.look(session, list(memory.by_job))
+    memory.refresh(session, list(memory.by_job))
     return memory
 
 
@@ -284,7 +286,7 @@ def _remember(memory: SweepMemory, row: Row[Any]) -> None:
         return
     curve = Curve(memory.direction, row.curve, row.reports)
     memory.compare(row.number, curve)
-    memory.settle(row.number, row.params, state, row.reason, curve)
+    memory.record_end(row.number, row.params, state, row.reason, curve)
 
 
 def _has_ended(job: Row[Any] | None) -> bool:

@@ -1,4 +1,4 @@
-"""The console's own ASGI app: its pages, and its errors as pages. It shares the API's state, so one context serves both."""
+"""ASGI app of the console: its pages, and errors shown as pages. It shares the API's state, so both use one context."""
 
 from __future__ import annotations
 
@@ -27,32 +27,29 @@ from shoal.core.errors import (
     UsageError,
 )
 from shoal.server.db import storage_error
+from shoal.server.jobs import disk_use
 from shoal.server.policy import check_app
 from shoal.server.routers import add_routes
-from shoal.server.services import disk_use
 from shoal.server.web.cookies import clear_session
 from shoal.server.web.render import JSON_TWIN, error_page, is_htmx, wants_json
 from shoal.server.web.routes import (
     account,
     admin,
-    code,
-    compare,
     datasets,
-    figures,
     home,
     invites,
-    job,
     jobs,
     join,
-    jupyter,
     keys,
     leases,
     live,
-    logs,
     new_job,
     new_sweep,
+    notices,
+    packages,
     pool,
     preflights,
+    runs,
     secrets,
     settings,
     static,
@@ -61,6 +58,7 @@ from shoal.server.web.routes import (
     uploads,
     workspaces,
 )
+from shoal.server.web.routes.job import about, code, compare, figures, jupyter, logs, overview
 
 __all__ = ["JSON_TWIN", "build", "console_app"]
 
@@ -68,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 def console_app(state: State) -> ASGIApp:
-    """The console in front of a server's state. Its routes are built once per process."""
+    """Return the console for a server's state. The routes are built once per process and shared."""
     app = copy.copy(build())
     app.state = state
     return app
@@ -78,11 +76,12 @@ def console_app(state: State) -> ASGIApp:
 def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
-        static, account, join, invites, home, workspaces, preflights, new_job, jobs, logs, code, figures, job, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
-        keys, pool, live, settings, admin,
+        static, packages, about, account, join, invites, home, workspaces, preflights, new_job, runs,
+        jobs, logs, code, figures, overview, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
+        keys, notices, pool, live, settings, admin,
     ):  # fmt: skip
         add_routes(app, module.router)
-    add_routes(app, leases.everywhere)
+    add_routes(app, leases.everywhere, notices.everywhere)
     app.add_exception_handler(ShoalError, _shoal_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -93,7 +92,7 @@ def build() -> FastAPI:
 
 
 def answer(request: Request, error: ShoalError) -> Response:
-    """Programs and htmx get the wire form; people get a page, or the way to sign in and back."""
+    """Return an error as JSON for programs and htmx, else as a page. If signed out, redirect to the sign-in page and back."""
     signed_out = isinstance(error, NotSignedIn | KeyExpired)
     if wants_json(request) or is_htmx(request):
         return JSONResponse(error.to_wire(), status_code=error.http_status, headers={"Vary": "Accept"})

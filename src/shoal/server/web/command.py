@@ -1,4 +1,4 @@
-"""The command that does what a page does: one function for the new-job page and for a job's own, one for sweeps."""
+"""Command lines that do the same as a page of the console: one for jobs (the new-job page and job pages), one for sweeps."""
 
 from __future__ import annotations
 
@@ -12,19 +12,33 @@ from shoal.core.sweeps import SweepSpec
 from shoal.tune.space import param_text
 
 _USUAL_WORKSPACE = "default"
-_ELSEWHERE = frozenset({"name", "entry", "source_id", "datasets", "min_nodes", "max_nodes", "env", "secrets"})
+_ELSEWHERE = frozenset(
+    {
+        "name",
+        "entry",
+        "source_id",
+        "datasets",
+        "min_nodes",
+        "max_nodes",
+        "env",
+        "secrets",
+        "gpu_memory_gb",
+        "labels",
+        "engine_options",
+    }
+)
 _OF_A_SWEEP = frozenset({"name", "job", "space"})
-"""Fields that are told in their own way."""
+"""Fields that are not written as plain options."""
 
 
 def training_command(spec: JobSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
-    """`shoal training run …` with every setting that is not the usual one. `source` is where the code came from."""
+    """Return `shoal training run …` with every setting that differs from its default. `source` is the origin of the code."""
     words = ["shoal", "training", "run", spec.name, *_where(workspace), *_settings(spec, source)]
     return shlex.join([*words, *_entry(spec, source)])
 
 
 def sweep_command(spec: SweepSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
-    """`shoal sweep run …`, likewise."""
+    """Return `shoal sweep run …` with every setting that differs from its default. `source` is the origin of the code."""
     words = ["shoal", "sweep", "run", spec.name, *_where(workspace)]
     for name, axis in spec.space.items():
         words += ["--param", param_text(name, axis)]
@@ -32,24 +46,24 @@ def sweep_command(spec: SweepSpec, *, workspace: str, source: Mapping[str, Any])
         value = getattr(spec, name)
         if name not in _OF_A_SWEEP and value != field.get_default():
             words += [option_of(name), str(value)]
-    job = spec.job.model_copy(update={"batch": None, "budget": None})  # which are the sweep's
+    job = spec.job.model_copy(update={"batch": None, "budget": None})  # both belong to the sweep
     return shlex.join([*words, *_settings(job, source), *_entry(job, source)])
 
 
 def where_to_run(source: Mapping[str, Any]) -> str:
-    """What the command takes for granted: where it is typed, if that matters."""
+    """Return a sentence that says in which folder the command must be run; empty if that does not matter."""
     kind, path = source.get("kind"), source.get("path")
     if kind != "notebook" and "notebook" in source:
-        return f"In the folder of {path or source.get('url')}, unpacked or cloned."
+        return f"Run it in the folder of {path or source.get('url')}, unpacked or cloned."
     if kind in ("archive", "file") or (kind == "notebook" and path):
-        return f"Where {path or 'the code'} is."
+        return f"Run it in the folder that contains {path or 'the code'}."
     if kind == "folder":
-        return f"In the folder {path}." if path else "In the folder of the code."
+        return f"Run it in the folder {path}." if path else "Run it in the folder of the code."
     return ""
 
 
 def option_of(field: str) -> str:
-    """What a field of a JobSpec is called on the command line: time_limit_s is --time-limit."""
+    """Return the command-line option of a JobSpec field: `--time-limit` for `time_limit_s`."""
     return "--" + field.removesuffix("_s").replace("_", "-")
 
 
@@ -72,6 +86,12 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
                 continue
             for one in value if isinstance(value, list) else [value]:
                 words += [option_of(name), stall_timeout(one) if name.endswith("_s") else str(one)]
+    if spec.gpu_memory_gb:
+        words += ["--gpu-memory", f"{spec.gpu_memory_gb:g}G"]
+    for name, value in spec.labels.items():
+        words += ["--label", f"{name}={value}"]
+    for name, value in spec.engine_options.items():
+        words += ["--engine-option", f"{name}={value}"]
     for name, value in spec.env.items():
         words += ["--env", f"{name}={value}"]
     for name, secret in spec.secrets.items():
@@ -80,7 +100,7 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
 
 
 def _entry(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
-    """What follows `--`, with that. A notebook's script is made anew, so only its arguments are named."""
+    """Return `--` and the words after it. For a notebook only the arguments: its script is generated again."""
     words = spec.entry[1:] if _is_notebook(source) else spec.entry
     return ["--", *words] if words else []
 
@@ -90,7 +110,7 @@ def _is_notebook(source: Mapping[str, Any]) -> bool:
 
 
 def _code(source: Mapping[str, Any]) -> list[str]:
-    """Nothing for a folder: the command is to be run in it."""
+    """Return the options that select the code; none for a folder, because the command is run in it."""
     kind = source.get("kind")
     if kind == "git" and source.get("url"):
         revision = source.get("commit") or source.get("revision")
@@ -102,7 +122,7 @@ def _code(source: Mapping[str, Any]) -> list[str]:
 
 
 def _notebook(source: Mapping[str, Any]) -> list[str]:
-    """One that lay among other code is made a script with that around it."""
+    """Return the options for a notebook. One that was part of a folder is converted together with that folder."""
     inside = source.get("kind") != "notebook"
     where = source.get("notebook") if inside else source.get("url") or source.get("path")
     folder, cells = "." if inside else source.get("folder"), source.get("entry_cell")

@@ -1,6 +1,6 @@
-"""The console's cookies: the session and the workspace last visited.
+"""Cookies of the console: the session, and the workspace last visited.
 
-The session's holds its token, never an API key, and only our own pages can send it with a change.
+The session cookie holds a session token, never an API key. Only the console's own pages can send it with a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORKSPACE_LIFE_S = 400 * 86_400
 
 
 def session_token(connection: HTTPConnection) -> str:
-    """The token the browser holds, or nothing."""
+    """Return the session token that the browser sent, or an empty string."""
     return connection.cookies.get(_name(connection), "")
 
 
@@ -39,12 +39,12 @@ def clear_session(response: Response, connection: HTTPConnection) -> None:
 
 
 def last_workspace(connection: HTTPConnection) -> str:
-    """The id of the workspace last visited in this browser, or nothing. It grants no access."""
+    """Return the id of the workspace last visited in this browser, or an empty string. It grants no access."""
     return connection.cookies.get(_name(connection, _WORKSPACE), "")
 
 
 def keep_workspace(response: Response, connection: HTTPConnection, workspace_id: str) -> None:
-    """Remember the workspace for pages that are outside any, and for the next visit."""
+    """Remember the workspace for pages outside any workspace, and for the next visit."""
     if last_workspace(connection) == workspace_id:
         return
     response.set_cookie(
@@ -59,7 +59,8 @@ def keep_workspace(response: Response, connection: HTTPConnection, workspace_id:
 
 
 def _name(connection: HTTPConnection, base: str = _NAME) -> str:
-    """Over https the browser itself guards the name; on loopback, servers of several ports share one jar."""
+    """Return the cookie's name. Over https the prefix `__Host-` makes the browser protect it; over http it contains the
+    port, because servers on different ports of one host share their cookies."""
     if _is_secure(connection):
         return f"__Host-{base}"
     port = connection.url.port

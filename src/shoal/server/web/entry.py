@@ -1,6 +1,6 @@
-"""How a browser gets its first session without a password: a link that works once, for two minutes, made with a key.
+"""Sign-in of a browser without a password, by a link that is created with an API key and works once within two minutes.
 
-The link's code is itself a session, of two minutes; entering ends it and starts the one that stays.
+The code in the link is itself a session of two minutes. Opening the link ends it and starts a regular session.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from datetime import timedelta
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from shoal.core.audit import AuditAction
 from shoal.core.errors import AuthError, Forbidden
 from shoal.core.people import ALL_SCOPES, SessionView
 from shoal.core.schema import utcnow
+from shoal.server.audit.record import record_failure
 from shoal.server.context import Context
-from shoal.server.models.people import ApiKey, SessionRow, User
+from shoal.server.models.users import ApiKey, SessionRow, User
+from shoal.server.people.accounts import has_accounts
+from shoal.server.people.sign_in import SESSION_LIFE, start_session
 from shoal.server.policy import Principal, hash_token
-from shoal.server.services.accounts import has_accounts
-from shoal.server.services.people import SESSION_LIFE, start_session
 
 LINK_LIFE = timedelta(minutes=2)
 
 
 def offer(ctx: Context, principal: Principal) -> str:
-    """A code for `/enter/…`. A session may do anything its person may, so the key must, too."""
+    """Return a code for `/enter/…`. The key must have all scopes, because a session can do everything its user can."""
     if not principal.scopes >= set(ALL_SCOPES):
         raise Forbidden("A key with fewer than all scopes cannot open the console.")
 
@@ -38,6 +40,8 @@ def offer(ctx: Context, principal: Principal) -> str:
 
 
 def enter(ctx: Context, code: str, program: str) -> SessionView:
+    """End the session of the link and return a regular one; raise AuthError if the link is used or expired."""
+
     def work(session: Session) -> SessionView:
         now = utcnow()
         gone = (
@@ -48,14 +52,18 @@ def enter(ctx: Context, code: str, program: str) -> SessionView:
         )
         user_id = session.scalar(gone)
         if user_id is None:
-            raise AuthError("This link was used before, or is too old.", hint="shoal console")
+            raise AuthError("This link was used before or has expired.", hint="shoal console")
         return start_session(session, session.get_one(User, user_id), life=SESSION_LIFE, program=program)
 
-    return ctx.db.write(work)
+    try:
+        return ctx.db.write(work)
+    except AuthError:
+        record_failure(ctx, AuditAction.SESSION_START, None, "link used before or expired")
+        raise
 
 
 def may_sign_up(ctx: Context) -> bool:
-    """Whether a stranger gets anywhere with the sign-up form."""
+    """Return whether a visitor without an invitation can sign up."""
     if ctx.settings.sign_up:
         return True
     with ctx.db.read() as session:

@@ -1,4 +1,4 @@
-"""How times, sizes and numbers are shown on pages."""
+"""Formatting of times, sizes and numbers on pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filesize(count: int | float) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """Short, and the same for any magnitude: 1,234 · 0.0312 · 3.2e-05."""
+    """Format a number briefly at any magnitude: 1,234 · 0.0312 · 3.2e-05."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -53,7 +53,7 @@ def money(value: float) -> str:
 
 
 def compact(value: Any) -> str:
-    """Any JSON value on one line; text as it is."""
+    """Format any JSON value on one line; text stays unchanged."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

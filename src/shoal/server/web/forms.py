@@ -1,4 +1,4 @@
-"""What forms send, and what they get back: a redirect for plain browsers, a header for htmx."""
+"""Reading of forms, and replies to them: a redirect for plain browsers, a header for htmx."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_FIELDS = 1000
 
 
 class Form(dict[str, str]):
-    """The last value of each field; `all` has every one."""
+    """Fields of a form: the last value of each; `all` returns every value of a field."""
 
     def __init__(self, fields: dict[str, list[str]]):
         super().__init__({name: values[-1] for name, values in fields.items()})
@@ -40,7 +40,7 @@ Fields = Annotated[Form, Depends(_read)]
 
 
 def parse(model: type[Model], **values: Any) -> Model:
-    """A wire schema from a form's fields; the first problem becomes the message. Values are left out: they may be secret."""
+    """Return a schema from the fields of a form. The error names the first problem, without the value: it may be secret."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -48,7 +48,7 @@ def parse(model: type[Model], **values: Any) -> Model:
 
 
 def parse_json(model: type[Model], text: str) -> Model:
-    """As `parse`, of a field that holds all of it."""
+    """Return a schema from one field that holds all of it as JSON; errors as in `parse`."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
@@ -56,27 +56,27 @@ def parse_json(model: type[Model], text: str) -> Model:
 
 
 def days_of(text: str) -> int:
-    """Return the number of days a form gives; 0 where it gives none. A number too long to be one is cut short."""
+    """Return the number of days in a field; 0 if it holds no number. Only the first nine digits are used."""
     return int(text[:9]) if text.isdecimal() else 0
 
 
 def go(request: Request, path: str) -> Response:
-    """Leave for another page."""
+    """Return a redirect to another page."""
     if is_htmx(request):
         return Response(status_code=204, headers={"HX-Redirect": path})
     return RedirectResponse(path, 303)
 
 
 def done(request: Request, text: str, path: str) -> Response:
-    """Stay where we are and say what was done; parts of the page that wait for `shoal:changed` load anew."""
+    """Show a message on the current page and reload its parts that wait for `shoal:changed`. Without htmx, go to `path`."""
     if is_htmx(request):
-        told = json.dumps({"shoal:toast": {"text": text}, "shoal:changed": {}}, ensure_ascii=True)
-        return Response(status_code=204, headers={"HX-Trigger": told})
+        triggers = json.dumps({"shoal:toast": {"text": text}, "shoal:changed": {}}, ensure_ascii=True)
+        return Response(status_code=204, headers={"HX-Trigger": triggers})
     return RedirectResponse(path, 303)
 
 
 def local_path(path: str | None) -> str:
-    """Where to go back to: a path of ours, whatever the address bar said."""
+    """Return the path if it is one of this server, else "/": a redirect must not lead to another site."""
     is_ours = path and path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_ours and path else "/"
 

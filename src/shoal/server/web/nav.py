@@ -1,4 +1,4 @@
-"""What the side bar holds. A new part of Shoal adds its line to `_workspace_links` or `_pool_links`."""
+"""Links of the side bar. A new part of Shoal adds its line to `_workspace_links` or `_pool_links`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Link:
     title: str
     path: str
     icon: str
-    """A symbol of static/img/icons.svg."""
+    """Name of a symbol in static/img/icons.svg."""
     here: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Nav:
     workspace: str | None
-    """The one whose links are shown; on pages outside any, the one last visited, else the first."""
+    """Name of the workspace whose links are shown. On pages outside any, the one last visited, else the first."""
     workspaces: list[WorkspaceView]
     sections: list[tuple[str, list[Link]]]
 
@@ -31,7 +31,7 @@ class Nav:
     def of(
         cls, path: str, access: Access | None, mine: list[WorkspaceView], *, last: str = "", admin: bool = False
     ) -> Nav:
-        """The side bar of a page. `last` is the id of the workspace last visited."""
+        """Return the side bar of a page. `last` is the id of the workspace last visited."""
         near = next((w for w in mine if w.id == last), mine[0] if mine else None)
         name = access.workspace if access else (near.name if near else None)
         ident = access.workspace_id if access else (near.id if near else None)
@@ -43,27 +43,27 @@ class Nav:
 
 
 def workspace_path(name: str, ident: str) -> str:
-    """By name, unless the name reads as a JSON twin's."""
+    """Return the path of a workspace, with its name, or its id if the name ends like the JSON form of a page."""
     return f"/w/{quote(ident if name.endswith('.json') else name, safe='')}"
 
 
 def base_path(access: Access) -> str:
-    """Of the workspace one is in."""
+    """Return the path of the current workspace."""
     return workspace_path(access.workspace, access.workspace_id)
 
 
 def job_path(workspace: str, name: str, ident: str) -> str:
-    """By name, unless a page has that name or it reads as a JSON twin's."""
+    """Return the path of a job, with its name, or its id if a page has that name or it ends like the JSON form of a page."""
     return f"{workspace}/jobs/{_reference(name, ident)}"
 
 
 def sweep_path(workspace: str, name: str, ident: str) -> str:
-    """As a job's."""
+    """Return the path of a sweep; see `job_path`."""
     return f"{workspace}/sweeps/{_reference(name, ident)}"
 
 
 def swarm_path(workspace: str, name: str, ident: str) -> str:
-    """As a job's."""
+    """Return the path of a swarm; see `job_path`."""
     return f"{workspace}/swarms/{_reference(name, ident)}"
 
 
@@ -74,6 +74,7 @@ def _reference(name: str, ident: str) -> str:
 
 def _workspace_links(base: str) -> list[Link]:
     return [
+        Link("Runs", f"{base}/runs", "usage"),
         Link("Jobs", f"{base}/jobs", "jobs"),
         Link("Sweeps", f"{base}/sweeps", "sweeps"),
         Link("Swarms", f"{base}/swarms", "swarms"),
@@ -82,6 +83,7 @@ def _workspace_links(base: str) -> list[Link]:
         Link("Checkpoints", f"{base}/checkpoints", "checkpoints"),
         Link("Secrets", f"{base}/secrets", "secrets"),
         Link("Members", f"{base}/members", "members"),
+        Link("Notifications", f"{base}/notifications", "bell"),
     ]
 
 

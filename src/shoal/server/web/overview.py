@@ -1,4 +1,4 @@
-"""What a person sees across their workspaces: what runs, what ended, what needs them, and what the pool is busy with."""
+"""Overview of all workspaces of a user: active and ended jobs, problems that need attention, and the use of the pool."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from shoal.core.artifacts import StoreUsageView
 from shoal.core.jobs import CapacityView, JobSummary
 from shoal.core.schema import Utc, View, utcnow
 from shoal.core.states import AttemptState, JobState, NodeState
+from shoal.server.artifacts import upkeep
+from shoal.server.billing import service as billing
+from shoal.server.billing.service import Used
 from shoal.server.context import Context
-from shoal.server.models.artifacts import Checkpoint, Dataset
+from shoal.server.db import in_parts
+from shoal.server.jobs import views
+from shoal.server.models.checkpoints import Checkpoint
+from shoal.server.models.datasets import Dataset
 from shoal.server.models.jobs import Attempt, Job, Node
-from shoal.server.models.people import Member, Workspace
+from shoal.server.models.workspaces import Member, Workspace
 from shoal.server.policy import Principal
-from shoal.server.services import billing, machines, upkeep, views
-from shoal.server.services.billing import Used
+from shoal.server.pool import machines
 
 _FRESH = timedelta(days=2)
 _STORE_S = 60.0
@@ -37,11 +42,11 @@ class PlacedJob(View):
     job: JobSummary
     waiting: str | None = None
     sweep: str | None = None
-    """The one it is a trial of."""
+    """Name of the sweep whose trial it is, if any."""
 
 
 class Trouble(View):
-    """Something a person should look at."""
+    """A problem that needs the user's attention."""
 
     text: str
     job: PlacedJob | None = None
@@ -52,6 +57,8 @@ class HomeView(View):
     recent: list[PlacedJob]
     attention: list[Trouble]
     pool: CapacityView
+    trials: dict[str, int] = {}
+    """State → number of trials of sweeps that run or wait; they are not in `active`."""
 
 
 class Occupant(View):
@@ -59,7 +66,7 @@ class Occupant(View):
     slots: list[int]
     since: Utc | None
     job: PlacedJob | None
-    """None when it is in a workspace one is not a member of."""
+    """None if the job belongs to a workspace that the user is not a member of."""
 
 
 class PoolView(View):
@@ -73,7 +80,7 @@ class WorkspaceUsage(View):
     jobs: int
     slot_seconds: float
     costs: dict[str, float] = {}
-    """Currency → sum; empty where slots had no price."""
+    """Currency → sum; empty if slots had no price."""
     datasets_size: int
     checkpoints_size: int
 
@@ -82,23 +89,38 @@ class UsageByPerson(View):
     days: list[tuple[str, float]]
     """(date, slot-seconds) of the last thirty days."""
     costs: dict[str, float] = {}
-    """Of those days: currency → sum."""
+    """Currency → sum of those days."""
     workspaces: list[WorkspaceUsage]
 
 
 def home(ctx: Context, principal: Principal) -> HomeView:
     pool = machines.capacity(ctx)
     ended = _mine(principal).where(Job.ended_at.is_not(None)).order_by(Job.ended_at.desc())
-    recent = _jobs(ctx, ended.limit(10))
-    failed = ended.where(Job.state == JobState.FAILED.value, Job.ended_at > utcnow() - _FRESH)
+    mine = ended.where(Job.kind == "job")
+    recent = _jobs(ctx, mine.limit(10))
+    failed = mine.where(Job.state == JobState.FAILED.value, Job.ended_at > utcnow() - _FRESH)
     attention = [Trouble(text=p.job.reason or "it failed", job=p) for p in _jobs(ctx, failed.limit(5))]
     attention += [Trouble(text=f"{m.name}: {problem}") for m in pool.machines for problem in m.problems]
-    return HomeView(active=active(ctx, principal, 50), recent=recent, attention=attention, pool=pool)
+    trials, shown = _counted(ctx, principal), active(ctx, principal, 50, kind="job")
+    return HomeView(active=shown, recent=recent, attention=attention, pool=pool, trials=trials)
 
 
-def active(ctx: Context, principal: Principal, limit: int = 1000) -> list[PlacedJob]:
-    """What runs or waits, newest first."""
-    return _jobs(ctx, _mine(principal).where(Job.ended_at.is_(None)).order_by(Job.id.desc()).limit(limit))
+def active(ctx: Context, principal: Principal, limit: int = 1000, *, kind: str | None = None) -> list[PlacedJob]:
+    """Return the user's jobs that run or wait, newest first; of one kind, or of all."""
+    found = _mine(principal).where(Job.ended_at.is_(None)).order_by(Job.id.desc()).limit(limit)
+    return _jobs(ctx, found if kind is None else found.where(Job.kind == kind))
+
+
+def _counted(ctx: Context, principal: Principal) -> dict[str, int]:
+    """Return state → number of the user's trials that run or wait; the home page folds them into one line."""
+    query = (
+        select(Job.state, func.count())
+        .join(Member, Member.workspace_id == Job.workspace_id)
+        .where(Member.user_id == principal.user_id, Job.ended_at.is_(None), Job.kind == "trial")
+        .group_by(Job.state)
+    )
+    with ctx.db.read() as session:
+        return {row[0]: row[1] for row in session.execute(query)}
 
 
 def ended_since(ctx: Context, principal: Principal, since: datetime) -> list[PlacedJob]:
@@ -106,13 +128,16 @@ def ended_since(ctx: Context, principal: Principal, since: datetime) -> list[Pla
 
 
 def some(ctx: Context, principal: Principal, job_ids: Collection[str]) -> dict[str, PlacedJob]:
-    """Those of these jobs that one may see, by id."""
-    found = _jobs(ctx, _mine(principal).where(Job.id.in_(list(job_ids)[:1000])))
-    return {placed.job.id: placed for placed in found}
+    """Return job id → job for those of these jobs that the user may see."""
+    return {
+        placed.job.id: placed
+        for part in in_parts(job_ids)
+        for placed in _jobs(ctx, _mine(principal).where(Job.id.in_(part)))
+    }
 
 
 def queue(ctx: Context, principal: Principal) -> list[PlacedJob]:
-    """Queued jobs in the order they will be looked at, each with why it waits."""
+    """Return the user's queued jobs in queue order, each with the reason why it waits."""
     waiting = _mine(principal).where(Job.state == JobState.QUEUED.value)
     found = _jobs(ctx, waiting.order_by(Job.priority.desc(), Job.id).limit(200))
     places = {job: place for place, job in enumerate(ctx.live.waiting)}
@@ -144,7 +169,7 @@ def pool(ctx: Context, principal: Principal) -> PoolView:
 
 
 def store(ctx: Context) -> StoreUsageView:
-    """The store as a whole. All of its lists are gone through for it, so that what was found holds for a minute."""
+    """Return the usage of the whole store. Cached for a minute, because it reads every manifest."""
     kept = _stores.get(ctx.layout.root)
     if kept is None or time.monotonic() - kept[0] > _STORE_S:
         kept = _stores[ctx.layout.root] = time.monotonic(), upkeep.usage(ctx)
@@ -153,15 +178,15 @@ def store(ctx: Context) -> StoreUsageView:
 
 def usage(ctx: Context, principal: Principal) -> UsageByPerson:
     mine = select(Member.workspace_id).where(Member.user_id == principal.user_id)
-    last_ms = (ctx.meter.now_ms // billing.DAY_MS + 1) * billing.DAY_MS
+    last_ms = (ctx.usage_clock.now_ms // billing.DAY_MS + 1) * billing.DAY_MS
     first_ms = last_ms - _DAYS * billing.DAY_MS
     with ctx.db.read() as session:
         rows = session.execute(select(Workspace.id, Workspace.name).where(Workspace.id.in_(mine)))
         names = {row.id: row.name for row in rows}
         jobs = session.execute(select(Job.id, Job.workspace_id).where(Job.workspace_id.in_(mine))).all()
-        used = billing.used(session, ctx.meter, names, since_ms=first_ms)
+        used = billing.used(session, ctx.usage_clock, names, since_ms=first_ms)
         recent = [part for u in used if (part := u.between(first_ms, last_ms))]
-        ever = billing.totals(session, ctx.meter, names)
+        ever = billing.totals(session, ctx.usage_clock, names)
         data = _sizes(session.execute(select(Dataset.workspace_id, Dataset.size).where(Dataset.workspace_id.in_(mine))))
         kept = _sizes(
             session.execute(select(Checkpoint.workspace_id, Checkpoint.size).where(Checkpoint.workspace_id.in_(mine)))
@@ -188,7 +213,7 @@ def usage(ctx: Context, principal: Principal) -> UsageByPerson:
 
 
 def _by_day(parts: Iterable[Used], first_ms: int, last_ms: int) -> list[tuple[str, float]]:
-    """Slot-seconds of every day; a stretch of time counts for the days it touches."""
+    """Return (date, slot-seconds) of every day; usage across midnight is split between the days."""
     days = {billing.day_of(at): 0.0 for at in range(first_ms, last_ms, billing.DAY_MS)}
     for part in parts:
         for day, piece in billing.by_day(part):

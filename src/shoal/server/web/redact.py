@@ -1,4 +1,4 @@
-"""What must not be shown: the values of a workspace's secrets, wherever they turn up, and values whose name says what they are."""
+"""Redaction of what must not be shown: values of a workspace's secrets wherever they occur, and values with telling names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.agent.lines import Redactor as BytesRedactor
+from shoal.agent.workers.lines import Redactor as BytesRedactor
 from shoal.server.context import Context
+from shoal.server.people import secrets
 from shoal.server.policy import Access
-from shoal.server.services import secrets
 
 HIDDEN = "***"
 _TELLTALE = re.compile(
@@ -21,8 +21,8 @@ _VOCABULARY = re.compile(r"(?:^|[_.-])(?:bos|eos|pad|unk|sep|cls|mask|special|im
 _LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
 
 
-def tells_secret(name: str) -> bool:
-    """By its name, the value is one; a tokenizer's `eos_token` is not."""
+def names_secret(name: str) -> bool:
+    """Return whether a name suggests that its value is a secret (`api_key`); a tokenizer's `eos_token` is not one."""
     return bool(_TELLTALE.search(name)) and not _VOCABULARY.search(name)
 
 
@@ -32,38 +32,38 @@ class Redactor:
 
     @classmethod
     def of(cls, ctx: Context, access: Access) -> Redactor:
-        """For all secrets of the workspace, whichever a job was given."""
+        """Return a redactor for all secrets of the workspace, not only those that a job received."""
         names = [view.name for view in secrets.list_secrets(ctx, access)]
         opened = secrets.open_secrets(ctx, access.workspace_id, {name: name for name in names})
         return cls(list(opened.values()))
 
     def text(self, value: str) -> str:
-        """Also without the password of an address."""
+        """Redact secrets and the passwords in URLs."""
         hidden = self._hide(value.encode("utf-8", "replace")).decode("utf-8", "replace")
         return _LOGIN.sub(rf"\1{HIDDEN}@", hidden) if "@" in hidden else hidden
 
     def env(self, values: Mapping[str, str]) -> dict[str, str]:
-        return {k: HIDDEN if tells_secret(k) and v else self.text(v) for k, v in values.items()}
+        return {k: HIDDEN if names_secret(k) and v else self.text(v) for k, v in values.items()}
 
     def words(self, argv: Sequence[str]) -> list[str]:
-        """`--api-key VALUE` and `--api-key=VALUE` lose their value, too."""
+        """Redact command-line arguments, including the values of `--api-key VALUE` and `--api-key=VALUE`."""
         shown: list[str] = []
         for word in argv:
             name, equals, value = word.partition("=")
             is_flag = word.startswith("-")
             before = shown[-1] if shown else ""
-            if equals and value and tells_secret(name.lstrip("-")):
+            if equals and value and names_secret(name.lstrip("-")):
                 shown.append(f"{name}={HIDDEN}")
-            elif not is_flag and before.startswith("-") and tells_secret(before.lstrip("-")):
+            elif not is_flag and before.startswith("-") and names_secret(before.lstrip("-")):
                 shown.append(HIDDEN)
             else:
                 shown.append(self.text(word))
         return shown
 
     def data(self, value: Any, name: str = "") -> Any:
-        """Plain JSON values, to any depth."""
+        """Redact a JSON value at any depth. `name` is the key under which it stands."""
         if isinstance(value, str):
-            return HIDDEN if value and tells_secret(name) else self.text(value)
+            return HIDDEN if value and names_secret(name) else self.text(value)
         if isinstance(value, Mapping):
             return {self.text(str(k)): self.data(v, str(k)) for k, v in value.items()}
         if isinstance(value, list | tuple):

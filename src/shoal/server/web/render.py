@@ -1,4 +1,4 @@
-"""From data to a page or to its JSON twin. Everything is escaped; nothing inline runs (see `CSP`)."""
+"""Rendering of data as an HTML page or as its JSON form. Everything is escaped; inline scripts are blocked (see `CSP`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from starlette.responses import HTMLResponse, Response
 
 from shoal import __version__
 from shoal.core.errors import ShoalError
+from shoal.core.install import install_command
+from shoal.core.invite_links import with_fingerprint
 from shoal.server.context import Context
+from shoal.server.edge.public_address import address_of
+from shoal.server.leases import service as leases
+from shoal.server.leases.clock import NOTICE_S
+from shoal.server.notices import rules as notices
+from shoal.server.people import workspaces
 from shoal.server.policy import Access, Principal
-from shoal.server.services import leases, workspaces
-from shoal.server.services.lease_clock import NOTICE_S
 from shoal.server.web import format as formats
-from shoal.server.web import highlight
 from shoal.server.web.cookies import keep_workspace, last_workspace
+from shoal.server.web.files import highlight
 from shoal.server.web.nav import Nav, job_path, swarm_path, sweep_path, workspace_path
+from shoal.store.archives import types
 
 STATIC = Path(__file__).parent / "static"
 JSON_TWIN = "shoal.json_twin"
@@ -51,7 +57,10 @@ def page(
     part: str | None = None,
     status: int = 200,
 ) -> Response:
-    """`data` is what the JSON twin shows; `part` is the template for htmx, which swaps it into a page already there."""
+    """Return a page for a signed-in user. `data` is also the content of its JSON form.
+
+    `part` is the template that htmx gets instead, to replace a part of the page it already shows.
+    """
     if wants_json(request):
         return _twin(data, status)
     access = who if isinstance(who, Access) else None
@@ -62,6 +71,7 @@ def page(
     mine = workspaces.list_workspaces(ctx, principal)
     frame = {
         "nav": Nav.of(request.url.path, access, mine, last=last_workspace(request), admin=principal.is_admin),
+        "unread": notices.unread(ctx, principal),
         "ending": leases.list_ending(ctx, principal, within_s=NOTICE_S),
     }
     response = html(template, values | frame, status=status)
@@ -73,14 +83,14 @@ def page(
 def refused(
     request: Request, ctx: Context, who: Access, template: str, data: Mapping[str, Any], error: ShoalError
 ) -> Response:
-    """A form that was refused, with all that was typed; whoever still has that gets only the error."""
+    """Return a refused form with everything the user typed. htmx and programs still have that, so they get the error only."""
     if is_htmx(request) or wants_json(request):
         raise error
     return page(request, ctx, who, template, {**data, "error": error.message}, status=error.http_status)
 
 
 def bare_page(request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
-    """For people who are not signed in."""
+    """Return a page for visitors who are not signed in."""
     if wants_json(request):
         return _twin(data, status)
     return html(template, {**data, "request": request}, status=status)
@@ -99,8 +109,20 @@ def html(template: str, values: Mapping[str, Any], *, status: int = 200) -> Resp
     return HTMLResponse(environment().get_template(template).render(values), status, headers=dict(HEADERS))
 
 
+def install_from(request: Request, *extras: str, quiet: bool = False) -> str:
+    """Return the command line that installs Shoal from this server."""
+    server = address_of(request.app.state.context, request)
+    return install_command(*extras, server=server.url, fingerprint=server.ca_fingerprint, quiet=quiet)
+
+
+def address_in(request: Request) -> str:
+    """Return the URL for programs elsewhere; they check the private CA by the fingerprint in it."""
+    server = address_of(request.app.state.context, request)
+    return with_fingerprint(server.url, server.ca_fingerprint)
+
+
 def guarded(disposition: str) -> dict[str, str]:
-    """What people uploaded is shown or saved, never run, even if it is opened by itself."""
+    """Return headers for content that users uploaded: it can be shown or saved, but scripts in it never run."""
     return {
         "Content-Disposition": disposition,
         "X-Content-Type-Options": "nosniff",
@@ -121,7 +143,7 @@ def is_htmx(request: Request) -> bool:
 
 
 def asset(path: str) -> str:
-    """A static file's URL, which changes with its content, so that browsers may keep it for ever."""
+    """Return the URL of a static file. It changes with the content, so that browsers can cache the file forever."""
     return f"/static/{path}?v={asset_version(path)}"
 
 
@@ -157,11 +179,16 @@ def environment() -> Environment:
     env.globals.update(
         asset=asset,
         version=__version__,
+        install_from=install_from,
+        address_in=address_in,
+        literal=repr,
         job_path=job_path,
         swarm_path=swarm_path,
         sweep_path=sweep_path,
         workspace_path=workspace_path,
         now=formats.now,
         highlight=highlight.lines,
+        archive_suffixes=types.SUFFIXES,
+        archive_types=types.SHOWN,
     )
     return env

@@ -1,4 +1,4 @@
-"""What a sweep's page shows besides its table: the share of each state, what is left, and points for the charts."""
+"""Data of a sweep's page besides its table: the share of each state, the remaining cost, and points for the charts."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from shoal.server.context import Context
 from shoal.server.db import in_parts
 from shoal.server.models.sweeps import Trial
 from shoal.server.policy import Access
-from shoal.server.web import new_job
 from shoal.server.web.command import sweep_command, where_to_run
+from shoal.server.web.drafts import new_job
 
 MOST_POINTS = 1_200
-"""More could not be told apart."""
+"""Maximum number of trials in a chart; more could not be distinguished."""
 _BEST_POINTS = 200
-"""Of those, the best are there in any case."""
+"""Number of best trials that are always in a chart."""
 _SHOWN = [*(state for state in TrialState if state is not TrialState.RUNNING), TrialState.RUNNING]
-"""What has ended first, so that the bar grows to the right."""
+"""States in the order of the bar: ended trials first, so that it grows to the right."""
 Told = tuple[int, str, float | None, str | None]
 
 
 class Share(View):
-    """Of the bar of states."""
+    """One segment of the bar of states."""
 
     state: TrialState
     count: int
     left: float
-    """Per cent of the whole."""
+    """Left edge, in per cent of the bar."""
     width: float
 
 
 class Points(View):
-    """Trials in columns, by number."""
+    """Trials of a sweep as columns, ordered by number."""
 
     total: int
-    """How many there are; some are left out where they are many."""
+    """Number of all trials; the columns omit some if there are many."""
     number: list[int]
     state: list[str]
     result: list[float | None]
     job: list[str | None]
-    """Ids."""
+    """Ids of the trials' jobs."""
     params: dict[str, list[Any]]
     best: list[tuple[int, float]]
-    """Trials that were better than all before them, of all there are."""
+    """(number, result) of each trial that was better than all before it; no trial is omitted here."""
 
 
 def page_data(ctx: Context, access: Access, sweep: SweepView) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def page_data(ctx: Context, access: Access, sweep: SweepView) -> dict[str, Any]:
 
 
 def ended(sweep: SweepView) -> int:
-    """Trials that have, in whatever way."""
+    """Return the number of trials that have ended, in any state."""
     return sum(sweep.counts.values()) - sweep.counts.get(TrialState.RUNNING, 0)
 
 
@@ -80,7 +80,7 @@ def shares(sweep: SweepView) -> list[Share]:
 
 
 def cost_left(sweep: SweepView) -> float | None:
-    """If those to come cost what those before have."""
+    """Estimate the cost of the remaining trials from the mean cost of the started ones; None if unknown."""
     begun = sum(sweep.counts.values()) - sweep.counts.get(TrialState.REUSED, 0)
     if not sweep.cost or not begun or sweep.ended_at is not None:
         return None
@@ -109,7 +109,7 @@ def points(ctx: Context, sweep: SweepView) -> Points:
 
 
 def thin(told: Sequence[Told], direction: Direction) -> list[Told]:
-    """The best, and of the others one in so many; in their order."""
+    """Return at most `MOST_POINTS` rows in their order: the best ones, and an even selection of the others."""
     if len(told) <= MOST_POINTS:
         return list(told)
     sign = 1 if direction == "min" else -1

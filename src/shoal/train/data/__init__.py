@@ -1,10 +1,10 @@
-"""Training data that is dealt to the ranks, comes exactly once per epoch, and goes on where it stopped.
+"""Training data that is distributed to the ranks, yields each sample once per epoch, and resumes where it stopped.
 
 Small      samples in memory, from a list, a dataset or files
-Records    memory-mapped files of records, larger than memory; RecordWriter writes them, RecordReader reads one by number
-Variable   batches of samples of like length, larger where they are short
+Records    memory-mapped files of records, larger than memory; RecordWriter writes them, RecordReader reads them by number
+Variable   batches of samples of similar length; shorter samples make larger batches
 Online     files read as a stream, from disk, a server or object storage
-check_files  looks through feature files before a run starts
+check_files  checks feature files before a run starts
 
 All of them iterate over (epoch, batch) and have state_dict and load_state_dict.
 """

@@ -1,7 +1,7 @@
-"""What all training data has in common: whose turn it is, where it stands, and how it goes on there.
+"""Base of all training data: which samples a rank gets, the position in the epoch, and resuming from it.
 
-The position is global: so many samples of an epoch are done, by all ranks together. It does not say by how many of them, so a
-training goes on at another world size with the very samples that were next.
+The position is global: the number of samples of an epoch that all ranks together have done. It is independent of the number
+of ranks, so a training can resume with another world size at exactly the next samples.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from shoal.core.errors import UsageError
-from shoal.sdk.loader import PlainDataset, SeededDataset
-from shoal.sdk.order import cut, epoch_order
+from shoal.sdk.samples.loader import PlainDataset, SeededDataset
+from shoal.sdk.samples.order import cut, epoch_order
 from shoal.sdk.saving.rng import derived_seed, keep_cpu
 from shoal.sdk.signals import in_data_worker
 
@@ -29,27 +29,28 @@ STATE_VERSION = 1
 
 @dataclass(slots=True, kw_only=True)
 class Settings:
-    """Keywords that every kind of training data takes."""
+    """Keyword arguments that every kind of training data accepts."""
 
     epochs: float | None = None
-    """How often all samples come; None: without end. Part of an epoch counts as one: the trainer stops inside."""
+    """Number of epochs, rounded up (the trainer stops inside the last); None: endless."""
     seed: int = 0
-    """None counts as 0: ranks have to agree."""
+    """Random seed of the sample order. None counts as 0, because ranks must agree."""
     shuffle: bool = True
-    """In an order that depends on seed and epoch alone, not on ranks, workers or restarts."""
+    """Shuffle the samples. The order depends on seed and epoch only, not on ranks, workers or restarts."""
     rank: int | None = None
-    """This process's; with `world` from torch.distributed, or RANK and WORLD_SIZE, unless given."""
+    """Rank of this process; by default, with `world`, from torch.distributed, or RANK and WORLD_SIZE."""
     world: int | None = None
-    """How many processes share the data."""
+    """Number of processes that share the data."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of a list of samples; torch's own way unless given."""
+    """Function that makes a batch from a list of samples; by default torch's."""
     workers: int = 0
-    """Processes that load data, for each rank."""
+    """Data-loading processes per rank."""
     loader: dict[str, Any] = field(default_factory=dict)
-    """More for torch's DataLoader, such as {"pin_memory": True}."""
+    """Additional arguments of torch's DataLoader, such as {"pin_memory": True}."""
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Settings:
+        """Return settings from keyword arguments; raise UsageError for unknown names and invalid values."""
         names = [f.name for f in fields(cls)]
         for name in options:
             if name not in names:
@@ -59,24 +60,24 @@ class Settings:
         made = cls(**{**options, "seed": options.get("seed") or 0})
         made.rank, made.world = ranks(made.rank, made.world)
         if made.epochs is not None and made.epochs <= 0:
-            raise UsageError(f"epochs is {made.epochs}, and should be above 0, or None for no end")
+            raise UsageError(f"epochs is {made.epochs}, and should be above 0, or None for endless data")
         if made.workers < 0:
             raise UsageError(f"workers is {made.workers}, and should be 0 or more")
         return made
 
     @property
     def last_epoch(self) -> float:
-        """The first epoch that does not come any more."""
+        """Number of the first epoch after the last one."""
         return math.inf if self.epochs is None else math.ceil(self.epochs)
 
     @property
     def place(self) -> tuple[int, int]:
-        """(rank, world)"""
+        """Rank and world size."""
         return self.rank or 0, self.world or 1
 
 
 class Turn(NamedTuple):
-    """One batch of this rank, and how far the epoch is done after it."""
+    """One batch of this rank, and the position in the epoch after it."""
 
     epoch: int
     indices: list[int]
@@ -84,18 +85,18 @@ class Turn(NamedTuple):
 
 
 class Batches:
-    """Iterates over (epoch, batch) on this rank. Subclasses say in which turns an epoch of `items` comes."""
+    """Iterable of (epoch, batch) for this rank. Subclasses define the turns of an epoch."""
 
     same_length = True
-    """Every rank gets as many batches."""
+    """True, because every rank gets the same number of batches."""
 
     def __init__(self, items: Any, settings: Settings, *, draws: bool):
-        """`draws`: fetching a sample may use random numbers."""
+        """Create batches of `items`. `draws` says that fetching a sample may use random numbers."""
         self._items, self._settings, self._draws = items, settings, draws
         self._epoch = 0
         self._done: Any = self._none_done()
         if not self.samples:
-            raise UsageError("there are no samples", hint="look at what the data files hold")
+            raise UsageError("there are no samples", hint="check the content of the data files")
         if self.samples < settings.place[1]:
             raise UsageError(
                 f"there are {self.samples} samples for {settings.place[1]} workers", hint="train with fewer workers"
@@ -103,16 +104,16 @@ class Batches:
 
     @property
     def samples(self) -> int:
-        """In one epoch."""
+        """Samples in one epoch."""
         return len(self._items)
 
     @property
     def epoch(self) -> int:
-        """Of the batch handed over last."""
+        """Epoch of the last batch."""
         return self._epoch
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """From where it stands. What is handed over counts as done: a state saved then goes on with the next batch."""
+        """Iterate from the current position. A yielded batch counts as done, so a state saved then resumes with the next."""
         coming: deque[Turn] = deque()
         own = SeededDataset(self._items, self._settings.seed) if self._draws else PlainDataset(self._items)
         loader = make_loader(own, self._settings, batch_sampler=_Keys(self, coming), collate_fn=self._settings.collate)
@@ -122,7 +123,7 @@ class Batches:
             yield turn.epoch, batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The same on every rank, when all have had as many batches."""
+        """Return the position. It is equal on all ranks that have had the same number of batches."""
         return {
             "version": STATE_VERSION,
             "kind": type(self).__name__,
@@ -134,18 +135,18 @@ class Batches:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there: with its seed, on whichever rank of however many."""
+        """Continue from a saved position with its seed, on any rank of any world size."""
         check_state(state, type(self).__name__)
         if state["samples"] != self.samples:
             raise UsageError(
-                f"the data has changed: there were {state['samples']} samples when this was saved, now there are {self.samples}",
-                hint="go on with the same files, or start anew",
+                f"the data has changed: the saved state has {state['samples']} samples, now there are {self.samples}",
+                hint="resume with the same files, or start from scratch",
             )
         self._settings.seed, self._settings.shuffle = int(state["seed"]), bool(state["shuffle"])
         self._epoch, self._done = int(state["epoch"]), state["done"]
 
     def turns(self, epoch: int, done: Any) -> Iterator[Turn]:
-        """What is left of an epoch of which so much is done, on this rank."""
+        """Yield this rank's remaining turns of an epoch after the position `done`."""
         raise NotImplementedError(f"{type(self).__name__} needs a turns(epoch, done)")
 
     def _none_done(self) -> Any:
@@ -159,7 +160,7 @@ class Batches:
 
 
 class Indexed(Batches):
-    """Batches of one size, cut from the order of the epoch."""
+    """Batches of equal size in the order of the epoch."""
 
     def __init__(self, items: Any, batch_size: int, settings: Settings, *, draws: bool):
         self._batch_size = at_least_one("batch_size", batch_size)
@@ -167,7 +168,7 @@ class Indexed(Batches):
 
     @property
     def batches(self) -> int:
-        """In one epoch, on every rank."""
+        """Batches in one epoch, on every rank."""
         world = self._settings.place[1]
         count = max(0, self.samples // (self._batch_size * world) - 2)
         left = self.samples - count * self._batch_size * world
@@ -188,7 +189,7 @@ class Indexed(Batches):
 
 
 class Items:
-    """Samples by number, decoded as they are fetched."""
+    """Samples by number, decoded when they are fetched."""
 
     def __init__(self, source: Any, decode: Callable[[Any], Any] | None):
         self._source, self._decode = source, decode
@@ -202,7 +203,7 @@ class Items:
 
 
 def make_loader(dataset: Any, settings: Settings, **options: Any) -> Any:
-    """torch's DataLoader, which never draws from the script's generators."""
+    """Return a DataLoader that does not use the script's random generators."""
     generator = torch.Generator().manual_seed(derived_seed(settings.seed, "loader"))
     return torch.utils.data.DataLoader(dataset, generator=generator, **options, **loader_options(settings))
 
@@ -215,7 +216,7 @@ def loader_options(settings: Settings) -> dict[str, Any]:
 
 
 def undrawn(batches: Iterable[Any]) -> Iterator[Any]:
-    """The same batches, with the generators of this process put back after each: fetching seeds them by the sample's number."""
+    """Yield the batches and restore this process's random generators after each, because fetching seeds them per sample."""
     fetched = iter(batches)
     while True:
         put_back = keep_cpu()
@@ -229,10 +230,10 @@ def undrawn(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def global_batch(left: int, batch_size: int, world: int) -> int:
-    """How many of the samples that are left make the next batch of all ranks.
+    """Return how many of the remaining samples form the next batch of all ranks.
 
-    Never so many that less than one per rank remains: the batch before the last gives some up, and where it has none to give
-    (batches of one) the last takes two.
+    At least one sample per rank always remains: the last batch but one is made smaller, and if it cannot be (batches of one),
+    the last batch takes two.
     """
     most = batch_size * world
     rest = left - most
@@ -244,25 +245,26 @@ def global_batch(left: int, batch_size: int, world: int) -> int:
 
 
 def share(count: int, rank: int, world: int) -> tuple[int, int]:
-    """One rank's part of a global batch. With fewer samples than ranks some come twice, so that no rank waits for ever."""
+    """Return one rank's range of a global batch. With fewer samples than ranks some are used twice, so no rank hangs."""
     low, high = cut(count, world, rank)
     return (low, high) if low < high else (rank % count, rank % count + 1)
 
 
 def at_least_one(name: str, value: Any) -> int:
+    """Return the value if it is a whole number above 0, else raise UsageError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"{name} is {value!r}, and should be a whole number above 0")
     return value
 
 
 def ranks(rank: int | None, world: int | None) -> tuple[int, int]:
-    """This process's place, from what is given or where it runs."""
+    """Return (rank, world) as given, or from torch.distributed or the environment."""
     if (rank is None) != (world is None):
         raise UsageError("give both rank and world, or neither")
     if rank is None or world is None:
-        rank, world = _surroundings()
+        rank, world = _detected_ranks()
     if not 0 <= rank < world:
-        raise UsageError(f"rank {rank} is not one of {world}", hint="ranks count from 0")
+        raise UsageError(f"rank {rank} does not exist in a world of {world}", hint="ranks count from 0")
     return rank, world
 
 
@@ -273,7 +275,7 @@ def check_state(state: Mapping[str, Any], kind: str) -> None:
         )
 
 
-def _surroundings() -> tuple[int, int]:
+def _detected_ranks() -> tuple[int, int]:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -281,7 +283,7 @@ def _surroundings() -> tuple[int, int]:
 
 
 class _Keys:
-    """What torch's DataLoader asks for: one pass over all epochs, so that its workers are started once."""
+    """Batch sampler for torch's DataLoader: one pass over all epochs, so that its workers are started once."""
 
     def __init__(self, batches: Batches, coming: deque[Turn]):
         self._batches, self._coming = batches, coming

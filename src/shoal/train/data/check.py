@@ -1,4 +1,4 @@
-"""Looks through feature files before a run starts: are they there, whole, and all of one kind?"""
+"""Check of feature files before a run starts: whether they exist, are complete, and have samples of the same kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from shoal.core.errors import UsageError
 from shoal.train.data.files import Paths, Read, expand, read_samples
 from shoal.train.data.record_files import RecordReader
 
-_TOLD = 10
-"""Problems that are told; more of them are counted."""
+_LISTED = 10
+"""Problems that are listed; further ones are only counted."""
 
 
 class FileFacts(NamedTuple):
+    """A checked file."""
+
     path: Path
     size: int
-    """In bytes."""
+    """Size in bytes."""
     samples: int
 
 
@@ -28,11 +30,17 @@ def check_files(
     check: Callable[[Any], object] | None = None,
     limit: int | None = None,
 ) -> list[FileFacts]:
-    """What is in the files; a UsageError that lists all problems if there are any.
+    """Check files and return their sizes and sample counts; raise UsageError with all problems.
 
-    read   gives the samples of a file; by its name's ending unless given, see read_samples. See also `records`
-    check  is given each sample, and raises or returns False if it is not as it should be
-    limit  samples looked at in each file; all unless given, and then the counts are right too
+    Args:
+        *paths: Files, folders, patterns, or lists of them.
+        read: Yields the samples of a file; by default according to its suffix, see read_samples. See also `records`.
+        check: Called with each sample; raises an error or returns False for an invalid one.
+        limit: Maximum samples to check in each file. The counts are then limited too.
+
+    Example:
+        >>> facts = check_files("feat/train/*.pkl", check=lambda sample: len(sample["text"]) > 0)
+        >>> print(sum(file.samples for file in facts))
     """
     problems: list[str] = []
     facts: list[FileFacts] = []
@@ -46,28 +54,30 @@ def check_files(
                     problems.append(f"{path}, sample {count}: {found} as in {usual[1]}")
                     break
                 if check is not None and check(sample) is False:
-                    problems.append(f"{path}, sample {count} is not as it should be")
+                    problems.append(f"{path}, sample {count} is invalid according to check")
                     break
                 count += 1
             else:
                 if not count:
-                    problems.append(f"{path} holds no samples")
-        except Exception as error:  # whatever a user's read or check raises is what is to be told
-            said = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-            problems.append(said if str(path) in said else f"{path}, sample {count}: {said}")
+                    problems.append(f"{path} has no samples")
+        except Exception as error:  # any error of the user's read or check is a problem to report
+            text = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+            problems.append(text if str(path) in text else f"{path}, sample {count}: {text}")
         facts.append(FileFacts(path, path.stat().st_size, count))
     if problems:
-        more = len(problems) - _TOLD
-        told = [*problems[:_TOLD], *([f"and {more} more"] if more > 0 else [])]
-        lines = "".join(f"\n  {problem}" for problem in told)
-        raise UsageError(
-            f"the data cannot be trained on as it is:{lines}", hint="make these files again, or leave them out"
-        )
+        more = len(problems) - _LISTED
+        listed = [*problems[:_LISTED], *([f"and {more} more"] if more > 0 else [])]
+        lines = "".join(f"\n  {problem}" for problem in listed)
+        raise UsageError(f"the data has problems:{lines}", hint="create these files again, or leave them out")
     return facts
 
 
 def records(decode: Callable[[bytes], Any] | None = None) -> Read:
-    """To pass as `read` for files of records."""
+    """Return a `read` function for files of records.
+
+    Example:
+        >>> check_files("train.rec", read=records(json.loads))
+    """
 
     def read(path: Path) -> Iterator[Any]:
         reader = RecordReader(path)
@@ -78,7 +88,7 @@ def records(decode: Callable[[bytes], Any] | None = None) -> Read:
 
 
 def difference(sample: Any, usual: Any, at: str = "it") -> str | None:
-    """Where a sample is made of other things than another, in words. Sizes may differ, and None may stand for anything."""
+    """Return how the structure of two samples differs; None if it does not. Sizes may differ, and None matches anything."""
     if sample is None or usual is None:
         return None
     if isinstance(sample, dict) and isinstance(usual, dict):
@@ -110,7 +120,7 @@ def _listed(names: Iterable[Any]) -> str:
 
 
 def _files(paths: Iterable[Paths], problems: list[str]) -> list[Path]:
-    """All that are there; those that are not are problems."""
+    """Return the files that exist; add the others to `problems`."""
     found: list[Path] = []
     for given in paths:
         for path in [given] if isinstance(given, str | os.PathLike) else given:

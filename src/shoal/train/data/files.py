@@ -1,4 +1,4 @@
-"""Which files are meant, and the samples in them by what their names end in."""
+"""Expansion of paths to files, and reading of samples according to the suffix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from shoal.core.errors import UsageError
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Read = Callable[[Path], Iterable[Any]]
 INDEX_SUFFIX = ".index"
-"""What stands beside files of records."""
+"""Suffix of the index next to a file of records."""
 
 
 def expand(paths: Paths) -> list[Path]:
-    """Files, folders (all files in them) and patterns (*.pkl), sorted where one of them is several; nothing hidden."""
+    """Return the files of paths, folders (all files in them) and patterns, without hidden files.
+
+    The files of one folder or pattern are sorted. Raises UsageError if there are none.
+
+    Example:
+        >>> files = expand(["feat/train/*.pkl", "feat/extra.pkl"])
+    """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = [file for path in given for file in _expand_one(os.fspath(path))]
     if not found:
@@ -31,27 +37,30 @@ def expand(paths: Paths) -> list[Path]:
 
 
 def are_paths(source: object) -> bool:
-    """Whether a source means files, and not the samples themselves."""
+    """Check whether a source is files, not the samples themselves."""
     if isinstance(source, str | os.PathLike):
         return True
     return isinstance(source, list | tuple) and bool(source) and all(isinstance(s, str | os.PathLike) for s in source)
 
 
 def read_samples(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The samples of a file, one after the other.
+    """Yield the samples of a file, according to its suffix.
 
-    .jsonl .ndjson   the JSON value of a line
+    .jsonl .ndjson   the JSON value of each line
     .json            the items of a list
-    .txt             a line
+    .txt             each line
     .pt .pth         the items of a list saved by torch.save
-    .pkl .pickle     pickled samples one after the other, or one pickled list of them; open only files you trust
+    .pkl .pickle     pickled samples one after the other, or one pickled list; open only files you trust
+
+    Example:
+        >>> samples = list(read_samples("feat/train.jsonl"))
     """
     path = Path(path)
     kind = _READERS.get(path.suffix.lower())
     if kind is None:
         raise UsageError(
-            f"what samples does {path} hold? Known are {', '.join(_READERS)}",
-            hint="pass read=…, a function that is given the path and yields samples",
+            f"{path} has an unknown suffix; known are {', '.join(_READERS)}",
+            hint="pass read=…, a function that takes the path and yields samples",
         )
     try:
         yield from kind(path)
@@ -61,7 +70,7 @@ def read_samples(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise
     except (ValueError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError) as error:
         raise UsageError(
-            f"{path} is not a whole {path.suffix} file: {type(error).__name__}: {error}", hint="make the file again"
+            f"{path} is not a valid {path.suffix} file: {type(error).__name__}: {error}", hint="create the file again"
         ) from error
 
 
@@ -69,16 +78,14 @@ def _expand_one(path: str) -> list[Path]:
     if Path(path).is_dir():
         files = sorted(f for f in Path(path).rglob("*") if f.is_file() and not _is_aside(f.relative_to(path)))
         if not files:
-            raise UsageError(f"the folder {path} holds no files")
+            raise UsageError(f"the folder {path} has no files")
         return files
     if Path(path).exists():
         return [Path(path)]
     found = map(Path, glob.glob(path, recursive=True))  # noqa: PTH207  the pattern may be absolute
     matches = sorted(f for f in found if f.is_file() and not _is_aside(f))
     if not matches:
-        raise UsageError(
-            f"there is no file {path}", hint=f"paths are taken from {Path.cwd()}: is that where the data lies?"
-        )
+        raise UsageError(f"there is no file {path}", hint=f"relative paths start at {Path.cwd()}")
     return matches
 
 
@@ -94,7 +101,7 @@ def _json_lines(path: Path) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise UsageError(f"{path}, line {number} is not JSON: {error}", hint="make the file again") from error
+                raise UsageError(f"{path}, line {number} is not JSON: {error}", hint="create the file again") from error
 
 
 def _json(path: Path) -> Iterator[Any]:
@@ -125,7 +132,7 @@ def _pickles(path: Path) -> Iterator[Any]:
 
 def _items(path: Path, value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise UsageError(f"{path} holds a {type(value).__name__}, and should hold a list of samples")
+        raise UsageError(f"{path} contains a {type(value).__name__} instead of a list of samples")
     return list(value)
 
 

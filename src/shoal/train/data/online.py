@@ -1,8 +1,8 @@
-"""Training data read as a stream: nothing is counted or loaded beforehand.
+"""Training data read as a stream, without counting or loading it first.
 
-What shoal.data.stream can read (jsonl, text, csv, parquet, arrow, tar; on disk, on a server, in object storage) is left to it:
-there a rank reads only its share. Files of any other kind come through a function of the user's: each rank goes through all of
-them, and decodes its share.
+shoal.data.stream reads the formats it knows (jsonl, text, csv, parquet, arrow, tar; on disk, on a server, in object storage);
+each rank then reads only its share. Other files are read by a function of the user: each rank reads all of them and decodes
+its share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import UsageError
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
 from shoal.sdk.saving.rng import derived_seed, seed_cpu
 from shoal.train.data.base import (
     STATE_VERSION,
@@ -34,27 +34,32 @@ from shoal.train.data.streamed import Streamed
 torch: Any = import_module("torch")
 
 SHUFFLE_BUFFER = 4096
+"""Default number of samples that are shuffled in memory."""
 _OURS = (".pkl", ".pickle", ".pt", ".pth")
-"""Endings of files that shoal.data.stream would give as they are, undecoded."""
+"""Suffixes of files that shoal.data.stream does not decode."""
 
 Piece = tuple[int, int, Any]
-"""Epoch, samples of it that are done with this, batch."""
+"""Batch with its epoch and the position in it: (epoch, samples done, batch)."""
 
 
 class Online:
     """Batches of a stream.
 
-    source          a dataset's name, a path, a URL (see shoal.data.stream), or files for `read`
-    batch_size      samples per batch and rank
-    decode          called on each sample, in the worker that read it
-    read            a function that yields the samples of a file, given its path. Needed for kinds of files that are not known
-    shuffle_buffer  samples held in memory and mixed, beside the mixing of files
+    Args:
+        source: Name of a dataset, a path, a URL (see shoal.data.stream), or files for `read`.
+        batch_size: Samples per batch and rank.
+        decode: Called on each sample, in the worker that read it.
+        read: Yields the samples of a file, given its path. Needed for unknown kinds of files.
+        shuffle_buffer: Samples that are shuffled in memory, in addition to the order of files.
+        **options: Fields of shoal.train.data.base.Settings.
 
-    More keywords: shoal.train.data.base.Settings.
+    Example:
+        >>> for epoch, batch in Online("s3://bucket/train/*.jsonl", 32, epochs=1):
+        ...     train(batch)
     """
 
     same_length = True
-    """Every rank gets as many batches."""
+    """True, because every rank gets the same number of batches."""
 
     def __init__(
         self,
@@ -93,24 +98,25 @@ class Online:
 
     @property
     def samples(self) -> None:
-        """In one epoch: not known before it is over."""
+        """None: the number of samples in an epoch is unknown before its end."""
         return None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """From where it stands. What is handed over counts as done."""
+        """Iterate from the current position. A yielded batch counts as done."""
         return iter(self._engine)
 
     def state_dict(self) -> dict[str, Any]:
-        """Good for every rank, when all have had as many batches."""
+        """Return the position. It is valid for every rank if all have had the same number of batches."""
         return {"version": STATE_VERSION, "kind": type(self).__name__, **self._engine.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved position."""
         check_state(state, type(self).__name__)
         self._engine.load(state)
 
 
 class _Read:
-    """By a function of the user's."""
+    """Batches of files that a function of the user reads."""
 
     def __init__(self, files: list[Path], owner: Online, decode: Callable[[Any], Any] | None, read: Read):
         self._settings, self._batch_size, self._buffer = owner._settings, owner._batch_size, owner._buffer
@@ -136,13 +142,13 @@ class _Read:
         if state.get("files") != [path.name for path in self._files]:
             raise UsageError(
                 f"this was saved with other files: {state.get('files')}",
-                hint="go on with the same files, or start anew",
+                hint="resume with the same files, or start from scratch",
             )
         self._settings.seed, self._settings.shuffle = int(state["seed"]), bool(state["shuffle"])
         self._epoch, self._done = int(state["epoch"]), int(state["done"])
 
     def pieces(self, worker: int, workers: int) -> Iterator[Piece]:
-        """Every n-th batch of this rank, over the epochs, from where it stands. Each worker goes through all samples."""
+        """Yield every n-th batch of this rank from the current position. Each of the n workers reads all samples."""
         epoch, done, turn = self._epoch, self._done, 0
         rank, world = self._settings.place
         while epoch < self._settings.last_epoch:
@@ -158,11 +164,11 @@ class _Read:
                     yield epoch, done + len(samples), self._collated(mine)
                 done, turn = done + len(samples), turn + 1
             if not done:
-                raise UsageError("there are no samples in the files", hint=f"look into {self._files[0]}")
+                raise UsageError("there are no samples in the files", hint=f"check the content of {self._files[0]}")
             epoch, done = epoch + 1, 0
 
     def _mixed(self, epoch: int) -> Iterator[Any]:
-        """All samples of an epoch. Files come in the epoch's order; so do the samples of each bufferful."""
+        """Yield all samples of an epoch, with files and the samples of each buffer in the epoch's order."""
         seed, shuffle = self._settings.seed, self._settings.shuffle
         order = epoch_order(len(self._files), seed, epoch, shuffle=shuffle)
         samples = itertools.chain.from_iterable(self._read(self._files[number]) for number in order)
@@ -196,7 +202,7 @@ class _Pieces(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def _global_batches(samples: Iterator[Any], batch_size: int, world: int) -> Iterator[list[Any]]:
-    """Looks as far ahead as is needed to end the epoch evenly."""
+    """Yield global batches; reads far enough ahead to distribute the end of the epoch evenly."""
     ahead: list[Any] = []
     while True:
         ahead += itertools.islice(samples, batch_size * world + world - len(ahead))
@@ -208,7 +214,7 @@ def _global_batches(samples: Iterator[Any], batch_size: int, world: int) -> Iter
 
 
 def _files_to_read(source: Any, read: Read | None) -> list[Path] | None:
-    """The files, if they are for us to read."""
+    """Return the files if this module reads them; None if shoal.data.stream does."""
     if read is not None or not isinstance(source, str | os.PathLike):
         return expand(source)
     if "://" in str(source) or not (Path(source).exists() or glob.has_magic(str(source))):

@@ -1,7 +1,7 @@
-"""Files of records, each an int32 of its length and its bytes: written in one go, read by number without loading them.
+"""Files of records, which are written in one go and read by number without loading them.
 
-Where a record begins is kept in an index beside the file, made when it is missing or older than the file. All numbers are
-little-endian.
+A record is an int32 with its length, followed by its bytes. An index next to the file has the positions; it is created if it
+is missing or does not match the file. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ _LARGEST = 2**31 - 1
 
 
 class RecordWriter:
-    """`with RecordWriter(path) as writer: writer.write(b"…")`. The file appears when all of it is written."""
+    """Writer of a file of records. The file becomes visible when it is complete.
+
+    Args:
+        path: The file to write.
+
+    Example:
+        >>> with RecordWriter("train.rec") as writer:
+        ...     writer.write(b"…")
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
@@ -47,14 +55,16 @@ class RecordWriter:
         return len(self._ends)
 
     def write(self, record: bytes) -> None:
+        """Append a record."""
         if len(record) > _LARGEST:
-            raise UsageError(f"a record of {len(record)} bytes is too large", hint="split it: 2 GiB is the most")
+            raise UsageError(f"a record of {len(record)} bytes is too large", hint="split it: the limit is 2 GiB")
         self._file.write(_LENGTH.pack(len(record)))
         self._file.write(record)
         self._at += _LENGTH.size + len(record)
         self._ends.append(self._at)
 
     def close(self) -> None:
+        """Make the file visible and write its index."""
         if self._file.closed:
             return
         self._file.close()
@@ -62,7 +72,7 @@ class RecordWriter:
         _keep_index(self.path, self._ends)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Delete the unfinished file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -81,7 +91,16 @@ class RecordWriter:
 def write_records(
     path: str | os.PathLike[str], samples: Iterable[Any], *, encode: Callable[[Any], bytes] = bytes
 ) -> int:
-    """One file of all samples; how many."""
+    """Write samples to a file of records and return their number.
+
+    Args:
+        path: The file to write.
+        samples: The samples.
+        encode: Turns a sample into bytes.
+
+    Example:
+        >>> write_records("train.rec", samples, encode=lambda sample: json.dumps(sample).encode())
+    """
     with RecordWriter(path) as writer:
         for sample in samples:
             writer.write(encode(sample))
@@ -89,7 +108,15 @@ def write_records(
 
 
 class RecordReader:
-    """The records of files by number, as bytes. Processes share what is mapped."""
+    """Records of files by number, as bytes. The files are memory-mapped, so processes share the memory.
+
+    Args:
+        paths: Files, folders, patterns, or a list of them.
+
+    Example:
+        >>> reader = RecordReader("feat/train/*.rec")
+        >>> first, count = reader[0], len(reader)
+    """
 
     def __init__(self, paths: Paths):
         self.paths = expand(paths)
@@ -114,7 +141,7 @@ class RecordReader:
         return mapped[start + _LENGTH.size : ends[number]]
 
     def counts(self) -> list[int]:
-        """Records of each file."""
+        """Return the number of records in each file."""
         return [len(ends) for ends in self._ends]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +154,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def _index_of(path: Path) -> Sequence[int]:
-    """Where each record ends."""
+    """Return the end offset of each record."""
     try:
         facts = path.stat()
     except OSError as error:
@@ -151,8 +178,8 @@ def _scan(path: Path) -> array[int]:
             end = at + _LENGTH.size + length
             if length < 0 or end > size:
                 raise UsageError(
-                    f"{path} is not a whole file of records: record {len(ends)}, which begins at byte {at}, "
-                    + ("has no length" if length < 0 else f"should be {length} bytes long and ends with the file"),
+                    f"{path} is not a complete file of records: record {len(ends)}, which starts at byte {at}, "
+                    + ("has no length" if length < 0 else f"has a length of {length} bytes, but the file ends before"),
                     hint="write the file again, with shoal.train.data.RecordWriter",
                 )
             ends.append(end)
@@ -174,7 +201,7 @@ def _read_index(path: Path, facts: os.stat_result) -> Sequence[int] | None:
 
 
 def _keep_index(path: Path, ends: array[int]) -> None:
-    """Beside the file if that is possible; otherwise the next reader finds them again."""
+    """Write the index next to the file if possible; otherwise the next reader scans the file again."""
     if sys.byteorder != "little":
         return
     temporary = _beside(path)
@@ -185,7 +212,7 @@ def _keep_index(path: Path, ends: array[int]) -> None:
             ends.tofile(file)
         temporary.replace(_index_path(path))
     except OSError as error:
-        logger.info("no index is kept beside %s: %s", path, error)
+        logger.info("could not write the index of %s: %s", path, error)
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Training data larger than memory: files of records, mapped and not loaded."""
+"""Training data larger than memory: files of records that are memory-mapped, not loaded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from shoal.train.data.record_files import RecordReader
 class Records(Indexed):
     """Batches of records.
 
-    source      files made by shoal.train.data.RecordWriter: a path, a folder, a pattern, or a list of them; or a RecordReader
-    batch_size  samples per batch and rank
-    decode      makes a sample of the bytes of a record, in the worker (json.loads, pickle.loads, …)
+    Args:
+        source: Files written by RecordWriter: a path, a folder, a pattern, or a list of them; or a RecordReader.
+        batch_size: Samples per batch and rank.
+        decode: Turns the bytes of a record into a sample, in the worker (json.loads, pickle.loads, …).
+        **options: Fields of shoal.train.data.base.Settings.
 
-    More keywords: shoal.train.data.base.Settings.
+    Example:
+        >>> for epoch, batch in Records("feat/train/*.rec", 32, decode=json.loads, epochs=3):
+        ...     train(batch)
     """
 
     def __init__(

@@ -14,15 +14,19 @@ torch: Any = import_module("torch")
 
 
 class Small(Indexed):
-    """Batches of samples that lie in memory.
+    """Batches of samples in memory.
 
-    source      a list of samples, a map-style dataset, anything that iterates over samples once, or files: a path, a folder, a
-                pattern, or a list of them (so texts that are samples are given as iter(texts))
-    batch_size  samples per batch and rank
-    decode      called on each sample as it is fetched, in the worker; random augmentations belong here
-    read        gives the samples of a file; by its name's ending unless given, see shoal.train.data.read_samples
+    Args:
+        source: A list of samples, a map-style dataset, an iterator of samples, or files: a path, a folder, a pattern, or a
+            list of them. A list of strings means files; pass texts that are samples as iter(texts).
+        batch_size: Samples per batch and rank.
+        decode: Called on each sample when it is fetched, in the worker. Random augmentation belongs here.
+        read: Yields the samples of a file; by default according to its suffix, see shoal.train.data.read_samples.
+        **options: Fields of shoal.train.data.base.Settings.
 
-    More keywords: shoal.train.data.base.Settings.
+    Example:
+        >>> for epoch, batch in Small("feat/train/*.pkl", 32, epochs=3):
+        ...     train(batch)
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class Small(Indexed):
 
 
 def in_memory(source: Any, read: Read | None = None) -> Any:
-    """What can be asked for a sample by number."""
+    """Return the samples of a source as a sequence."""
     if are_paths(source):
         return [sample for path in expand(source) for sample in (read or read_samples)(path)]
     if isinstance(source, Sized) and hasattr(source, "__getitem__"):
@@ -49,6 +53,6 @@ def in_memory(source: Any, read: Read | None = None) -> Any:
 
 
 def may_draw(samples: Any, decode: Callable[[Any], Any] | None) -> bool:
-    """Whether fetching a sample may use random numbers; lists, tensors and records only give what they hold."""
+    """Check whether fetching a sample may use random numbers. Plain lists, tensors and records do not."""
     plain = (list, torch.Tensor, torch.utils.data.TensorDataset, RecordReader)
     return decode is not None or not isinstance(samples, plain)

@@ -1,7 +1,13 @@
-"""Training data that shoal.data.stream reads: each rank reads its share, each sample comes once, all ranks take as many steps.
+"""Training data read by shoal.data.stream: each rank reads its share, each sample once, and all ranks make equally many steps.
 
-The stream deals samples in rounds of one per rank, so at the end of an epoch the first ranks may have one sample more than the
-others. That sample never makes a batch of its own: it shares the last batch with a sample held back from the batch before.
+The stream distributes samples in rounds of one per rank, so at the end of an epoch the first ranks may have one sample more
+than the others. That sample never makes a batch alone: it joins a sample held back from the previous batch.
+
+Why this is safe with many readers: every DataLoader worker has its own copy of the stream and waits for no other. Which samples
+make a batch follows from the order of the epoch and the `Deal` alone, so all readers of all ranks cut the epoch in the same way
+without talking to each other. Only the training process moves the position (`reach`), when it hands out a batch. What workers
+have read ahead does not count: a checkpoint covers exactly the batches that were handed out, and after a crash the rest is read
+again, with the same random numbers, which depend on the position and not on the worker.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ torch: Any = import_module("torch")
 
 
 class Streamed:
-    """Iterates over (epoch, batch) of a stream on this rank."""
+    """Iterable of (epoch, batch) of a stream on this rank."""
 
     def __init__(self, stream: Stream, batch_size: int, settings: Settings):
         stream.batch_size = batch_size
@@ -43,28 +49,28 @@ class Streamed:
 
     def load(self, state: Mapping[str, Any]) -> None:
         if "stream" not in state:
-            raise UsageError("this was saved from files read by a function", hint="pass the same read=… again")
+            raise UsageError("this state belongs to files that a function read", hint="pass the same read=… again")
         self._stream.load_state_dict(state["stream"])
 
 
 class Cut(NamedTuple):
-    """One batch of a rank before it is decoded, and the position up to which all ranks are done with it."""
+    """One batch of a rank before decoding, and the global position after it."""
 
     done: int
     samples: list[RawSample]
 
 
 def cut_evenly(stream: Stream, deal: Deal) -> Iterator[Cut]:
-    """Yield the batches of one reader. Every rank gets as many, and every sample of the epoch is in one of them.
+    """Yield the batches of one reader. Every rank gets the same number, and every sample of the epoch is in one batch.
 
-    Batches hold `deal.batch_size` samples, the last ones fewer. On ranks that have a sample more, only the last batch is larger
-    than elsewhere (with a batch size of 1 it holds two).
+    Batches have `deal.batch_size` samples, the last ones fewer. On ranks with one sample more, only the last batch is larger
+    than on the others (with a batch size of 1 it has two samples).
     """
     ahead = _Ahead(stream.raw_samples(deal))
     if deal.worker == 0 and (rest := _first_round(stream, deal, ahead)) is not None:
         yield rest
         return
-    while samples := ahead.take(deal.batch_size):
+    while samples := ahead.pop(deal.batch_size):
         end = deal.round_end(samples[-1].position)
         left_over = 0 if ahead.has(2) else ahead.length - end
         if _is_lonely(deal, samples, ahead):
@@ -77,7 +83,7 @@ def cut_evenly(stream: Stream, deal: Deal) -> Iterator[Cut]:
             continue
         if len(samples) > 1:
             yield Cut(end - deal.world_size, samples[:-1])
-        more = ahead.take(1)
+        more = ahead.pop(1)
         if not more and deal.rank < left_over:
             more = [stream.raw_sample_at(end + deal.rank)]
         yield Cut(end + deal.world_size, samples[-1:] + more)
@@ -87,30 +93,30 @@ def cut_evenly(stream: Stream, deal: Deal) -> Iterator[Cut]:
 def _first_round(stream: Stream, deal: Deal, ahead: _Ahead) -> Cut | None:
     """Return the only batch of a pass that has fewer samples than there are ranks.
 
-    That can only be what is left of an epoch after a restart with more ranks: some of it comes twice, so that no rank waits.
+    This only happens with the rest of an epoch after a restart with more ranks. Some samples are used twice, so no rank hangs.
     """
     if ahead.has(2):
         return None
     left = ahead.length - deal.base
     if not deal.base and not left:
-        raise UsageError("there are no samples in the stream", hint=f"look into {stream.source.label}")
+        raise UsageError("there are no samples in the stream", hint=f"check the content of {stream.source.label}")
     if not deal.base and left < deal.world_size:
         raise UsageError(f"there are {left} samples for {deal.world_size} workers", hint="train with fewer workers")
     if not 0 < left < deal.world_size:
         return None
-    samples = ahead.take(1) or [stream.raw_sample_at(deal.base + deal.rank % left)]
+    samples = ahead.pop(1) or [stream.raw_sample_at(deal.base + deal.rank % left)]
     return Cut(deal.base + deal.world_size, samples)
 
 
 def _is_lonely(deal: Deal, samples: list[RawSample], ahead: _Ahead) -> bool:
-    """Return whether this would be a batch that not all ranks have: the DataLoader worker with the batch before takes it."""
+    """Check whether not all ranks would have this batch; the DataLoader worker with the previous batch takes it then."""
     turn = (samples[0].position - deal.base) // deal.world_size
     alone = len(samples) == 1 and not ahead.has(1) and turn > 0 and turn % deal.batch_size == 0
     return alone and deal.round_end(samples[0].position) > ahead.length
 
 
 class _Ahead:
-    """Samples with a look at the next ones; `length` is that of the epoch, known once fewer are left than were asked for."""
+    """Sample iterator with lookahead. `length` is the epoch's, known once fewer samples are left than requested."""
 
     def __init__(self, samples: Any):
         self._samples = samples
@@ -126,13 +132,13 @@ class _Ahead:
                 return False
         return True
 
-    def take(self, count: int) -> list[RawSample]:
+    def pop(self, count: int) -> list[RawSample]:
         self.has(count)
         return [self._held.popleft() for _ in range(min(count, len(self._held)))]
 
 
 class _Pieces(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """(position up to which all ranks are done, batch), decoded and collated in the worker that reads it."""
+    """Dataset of (global position after the batch, batch), decoded and collated in the worker that reads it."""
 
     def __init__(self, stream: Stream, settings: Settings):
         self._stream, self._settings = stream, settings

@@ -1,7 +1,7 @@
-"""Batches of samples of like length: many where they are short, few where they are long, so that each takes about as much memory.
+"""Batches of samples of similar length. Short samples make large batches, so that all need about the same memory.
 
-The samples of an epoch go to buckets by their length, in the order of the epoch. The bucket that is full first gives the next
-batch. What is left in the end goes into batches of mixed buckets, as large as the longest sample in them allows.
+The samples of an epoch are put into buckets by length, in the order of the epoch. The bucket that is full first gives the
+next batch. The rest at the end goes into batches of mixed buckets, as large as the longest sample in them allows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from shoal.core.errors import UsageError
-from shoal.sdk.order import epoch_order
+from shoal.sdk.samples.order import epoch_order
 from shoal.train.data.base import Batches, Items, Settings, Turn, at_least_one, share
 from shoal.train.data.files import Read
 from shoal.train.data.small import in_memory, may_draw
@@ -21,15 +21,19 @@ numpy: Any = import_module("numpy")
 
 
 class Variable(Batches):
-    """Batches by length.
+    """Batches of samples of similar length. Batches differ in size, so train with `true_gradient`.
 
-    source       as for Small, or a RecordReader
-    batch_size   the most samples per batch and rank for each length: {"<=30": 100, "<=128": 30}
-    length       of each sample: a function of the sample as the source has it (len unless given), or all lengths in a list
-    drop_longer  leave out samples longer than every bucket, instead of refusing them
-    decode       called on each sample as it is fetched
+    Args:
+        source: As for Small, or a RecordReader.
+        batch_size: Maximum samples per batch and rank for each length: {"<=30": 100, "<=128": 30}.
+        length: Function that returns the length of a sample before `decode`, or a list of all lengths.
+        drop_longer: Leave out samples longer than every bucket; otherwise they raise UsageError.
+        decode: Called on each sample when it is fetched.
+        read: As for Small.
+        **options: Fields of shoal.train.data.base.Settings.
 
-    Batches differ in size, so train with `true_gradient`. More keywords: shoal.train.data.base.Settings.
+    Example:
+        >>> data = Variable(texts, {"<=30": 100, "<=128": 30}, length=lambda sample: len(sample["tokens"]))
     """
 
     def __init__(
@@ -64,46 +68,46 @@ class Variable(Batches):
 
     def turns(self, epoch: int, done: Any) -> Iterator[Turn]:
         rank, world = self._settings.place
-        lanes = self._lanes(epoch)
+        buckets = self._buckets(epoch)
         done = list(done)
-        while (taken := self._next(lanes, done, world)) is not None:
+        while (taken := self._next(buckets, done, world)) is not None:
             mine: list[int] = []
             count = sum(taken)
             low, high = share(count, rank, world)
-            for lane, (_, samples) in enumerate(lanes):
-                part = samples[done[lane] : done[lane] + taken[lane]]
+            for number, (_, samples) in enumerate(buckets):
+                part = samples[done[number] : done[number] + taken[number]]
                 mine += part[max(0, low) : max(0, high)].tolist()
                 low, high = low - len(part), high - len(part)
-                done[lane] += taken[lane]
+                done[number] += taken[number]
             yield Turn(epoch, mine, list(done))
 
     def _none_done(self) -> list[int]:
         return [0] * len(self._limits)
 
-    def _lanes(self, epoch: int) -> list[tuple[Any, Any]]:
-        """(positions in the epoch's order, samples) of each bucket, in that order."""
+    def _buckets(self, epoch: int) -> list[tuple[Any, Any]]:
+        """Return, for each bucket, the positions in the epoch's order and the samples there."""
         order = epoch_order(self.samples, self._settings.seed, epoch, shuffle=self._settings.shuffle)
         samples = self._kept[numpy.asarray(order.part(0, self.samples), dtype=numpy.int64)]
         of = self._bucket[samples]
-        positions = [numpy.flatnonzero(of == lane) for lane in range(len(self._limits))]
+        positions = [numpy.flatnonzero(of == number) for number in range(len(self._limits))]
         return [(at, samples[at]) for at in positions]
 
-    def _next(self, lanes: list[tuple[Any, Any]], done: list[int], world: int) -> list[int] | None:
-        """How many samples of each bucket make the next batch of all ranks. Follows from what is done, whoever did it."""
-        left = [len(samples) - over for (_, samples), over in zip(lanes, done, strict=True)]
+    def _next(self, buckets: list[tuple[Any, Any]], done: list[int], world: int) -> list[int] | None:
+        """Return the samples of each bucket in the next global batch. It depends only on `done`, so all ranks agree."""
+        left = [len(samples) - over for (_, samples), over in zip(buckets, done, strict=True)]
         if not sum(left):
             return None
         full = [size * world for size in self._sizes]
-        ready = [lane for lane, count in enumerate(full) if left[lane] >= count]
+        ready = [number for number, count in enumerate(full) if left[number] >= count]
         taken = [0] * len(left)
         if ready:
-            first = min(ready, key=lambda lane: int(lanes[lane][0][done[lane] + full[lane] - 1]))
+            first = min(ready, key=lambda number: int(buckets[number][0][done[number] + full[number] - 1]))
             taken[first] = full[first]
         else:
             taken = self._mixed(left, world)
         rest = sum(left) - sum(taken)
         if 0 < rest < world:
-            # Less than one sample per rank would remain: some wait to join it, or all come now.
+            # Less than one sample per rank would remain: move some samples to that rest, or take all of them now.
             if sum(left) >= 2 * world:
                 _give_back(taken, world - rest)
             else:
@@ -111,24 +115,24 @@ class Variable(Batches):
         return taken
 
     def _mixed(self, left: list[int], world: int) -> list[int]:
-        """From the shortest up, as many as the longest among them allows."""
+        """Return a batch of the shortest samples left, as many as the longest among them allows."""
         taken, count, most = [0] * len(left), 0, 0
-        for lane, available in enumerate(left):
+        for number, available in enumerate(left):
             if not available:
                 continue
-            most = min(most, self._sizes[lane] * world) if count else self._sizes[lane] * world
-            taken[lane] = max(0, min(available, most - count))
-            count += taken[lane]
-            if taken[lane] < available:
+            most = min(most, self._sizes[number] * world) if count else self._sizes[number] * world
+            taken[number] = max(0, min(available, most - count))
+            count += taken[number]
+            if taken[number] < available:
                 break
         return taken
 
 
 def buckets(batch_size: Mapping[str | int, int]) -> tuple[list[int], list[int]]:
-    """Limits in ascending order, and the batch size of each."""
+    """Return the length limits in ascending order, and the batch size of each."""
     if not isinstance(batch_size, Mapping) or not batch_size:
         raise UsageError(
-            f"batch_size is {batch_size!r}, and should say it for each length", hint='{"<=30": 100, "<=128": 30}'
+            f"batch_size is {batch_size!r}, but must map lengths to sizes", hint='{"<=30": 100, "<=128": 30}'
         )
     found = sorted((_limit(key), at_least_one(f"the batch size of {key}", size)) for key, size in batch_size.items())
     for (one, _), (other, _) in pairwise(found):
@@ -145,7 +149,7 @@ def _limit(key: str | int) -> int:
 
 
 def _give_back(taken: list[int], count: int) -> None:
-    for lane in reversed(range(len(taken))):
-        back = min(count, taken[lane])
-        taken[lane] -= back
+    for number in reversed(range(len(taken))):
+        back = min(count, taken[number])
+        taken[number] -= back
         count -= back

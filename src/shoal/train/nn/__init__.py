@@ -1,9 +1,9 @@
-"""Small pieces that models are put together from, each usable alone.
+"""Building blocks of models. Each can be used alone.
 
-functions   masks, sequences, sampling, numbers that are not numbers
-losses      label smoothing, focal, masked, distances between outputs
+functions   masks, sequences, sampling, checks for NaN
+losses      label smoothing, focal loss, masked cross entropy
 layers      Dense, FFN, activations, TextCNN, recurrent layers
-attention   over sequences of different lengths, transformer encoder
+attention   attention over padded sequences, transformer encoder
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention over padded sequences: what lies beyond a sequence's length is never looked at."""
+"""Attention over padded sequences. Positions beyond a sequence's length are ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ nn: Any = torch.nn
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Additive attention (Bahdanau et al., 2015): a query chooses among values."""
+    """Additive attention of a query over values (Bahdanau et al., 2015).
+
+    Args:
+        query_dim: Size of the query.
+        values_dim: Size of the values.
+        atten_dim: Size of the hidden layer.
+
+    Example:
+        >>> context = Attention(64, 128, 64)(query, values, real_len)
+    """
 
     def __init__(self, query_dim: int, values_dim: int, atten_dim: int):
         super().__init__()
@@ -21,37 +30,47 @@ class Attention(nn.Module):  # type: ignore[misc]
         self._logit = nn.Linear(atten_dim, 1)
 
     def forward(self, query: Any, values: Any, real_len: Any = None) -> Any:
-        """[batch, dim] of query [batch, query_dim], values [batch, length, dim], real_len [batch]."""
+        """Return [batch, dim] for query [batch, query_dim], values [batch, length, dim] and real_len [batch]."""
         logits = self._logit(torch.tanh(self._values(values) + self._query(query).unsqueeze(1))).squeeze(2)
         return _mixed(logits, values, real_len)
 
 
 class AttentionPool(nn.Module):  # type: ignore[misc]
-    """A sequence as one vector: the mean of its values, weighed by a learned score of each."""
+    """Sequence as one vector: the mean of its values, weighted by learned scores.
+
+    Example:
+        >>> pooled = AttentionPool(128)(values, real_len)
+    """
 
     def __init__(self, dim: int):
         super().__init__()
         self._score = nn.Linear(dim, 1)
 
     def forward(self, values: Any, real_len: Any = None) -> Any:
-        """[batch, dim] of [batch, length, dim]."""
+        """Return [batch, dim] for values [batch, length, dim]."""
         return _mixed(self._score(values).squeeze(2), values, real_len)
 
 
 class MultiHeadAttention(nn.Module):  # type: ignore[misc]
+    """Multi-head attention with lengths instead of masks.
+
+    Example:
+        >>> output, weights = MultiHeadAttention(128, 4)(x, x, real_len)
+    """
+
     def __init__(self, dim: int, multihead: int = 4, dropout: float = 0.0):
         super().__init__()
         self._multihead_att = nn.MultiheadAttention(dim, multihead, dropout=dropout, batch_first=True)
 
     def forward(self, query: Any, values: Any, real_len: Any = None) -> tuple[Any, Any]:
-        """(output [batch, l, dim], weights [batch, l, s]) of query [batch, l, dim] and values [batch, s, dim]."""
+        """Return (output [batch, l, dim], weights [batch, l, s]) for query [batch, l, dim] and values [batch, s, dim]."""
         beyond = None if real_len is None else sequence_mask(real_len, values.size(1), key_padding_mask=True)
         output, weights = self._multihead_att(query, values, values, key_padding_mask=beyond)
         return output, weights
 
 
 class InnerAttention(nn.Module):  # type: ignore[misc]
-    """A sequence as one vector, by a learned query with several heads."""
+    """Sequence as one vector, by multi-head attention with a learned query."""
 
     def __init__(self, dim: int, atten_dim: int = 512, multihead: int = 4):
         super().__init__()
@@ -60,14 +79,14 @@ class InnerAttention(nn.Module):  # type: ignore[misc]
         self._query_weight = nn.Parameter(torch.rand(1, 1, atten_dim))
 
     def forward(self, values: Any, real_len: Any = None) -> Any:
-        """[batch, dim] of [batch, length, dim]."""
+        """Return [batch, dim] for values [batch, length, dim]."""
         values = self._input(values)
         query = self._query_weight.expand(values.size(0), 1, -1)
         return self._output(self._multihead_att(query, values, real_len)[0]).squeeze(1)
 
 
 class PositionEmbedding(nn.Module):  # type: ignore[misc]
-    """Adds a learned vector for each place in a sequence."""
+    """Learned vector for each position of a sequence, added to the input."""
 
     def __init__(self, max_len: int, dim: int):
         super().__init__()
@@ -76,13 +95,14 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         if x.size(1) > len(self._weight):
             raise UsageError(
-                f"a sequence of {x.size(1)} is longer than max_len={len(self._weight)}", hint="raise max_len, or cut it"
+                f"a sequence of length {x.size(1)} exceeds max_len={len(self._weight)}",
+                hint="raise max_len, or truncate the sequence",
             )
         return x + self._weight[: x.size(1)]
 
 
 class TransformerLayer(nn.Module):  # type: ignore[misc]
-    """Self-attention and two linear layers, each normed before and added to what went in."""
+    """Transformer layer: self-attention and two linear layers, each with a norm before and a residual connection."""
 
     def __init__(self, dim: int, multihead: int = 4, hidden_dim: int | None = None, dropout: float = 0.0):
         super().__init__()
@@ -99,7 +119,20 @@ class TransformerLayer(nn.Module):  # type: ignore[misc]
 
 
 class TransformerEncoder(nn.Module):  # type: ignore[misc]
-    """Positions, layers, a last norm; with `add_first_token` a learned token stands first, for the whole sequence."""
+    """Transformer encoder with learned positions and a final norm.
+
+    Args:
+        layer_num: Number of layers.
+        input_dim: Size of the inputs.
+        hidden_dim: Size of the layers and outputs.
+        multi_head_num: Attention heads.
+        max_len: Maximum length of a sequence.
+        add_first_token: Prepend a learned token, whose output represents the whole sequence.
+        out_dropout: Dropout inside the layers.
+
+    Example:
+        >>> hidden = TransformerEncoder(2, 128, 256)(embeddings, real_len)  # [batch, length, 256]
+    """
 
     def __init__(
         self,
@@ -122,7 +155,7 @@ class TransformerEncoder(nn.Module):  # type: ignore[misc]
         self._norm = nn.LayerNorm(hidden_dim)
 
     def forward(self, x: Any, real_len: Any = None) -> Any:
-        """[batch, length (+ 1), hidden_dim] of [batch, length, input_dim]."""
+        """Return [batch, length (+ 1), hidden_dim] for x [batch, length, input_dim]."""
         x = self._input(x)
         if self._first_token is not None:
             x = torch.cat([self._first_token.expand(x.size(0), 1, -1), x], 1)

@@ -1,4 +1,4 @@
-"""Functions on tensors. `lengths` are those of the sequences in a padded batch."""
+"""Functions on tensors. `lengths` are the lengths of the sequences in a padded batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,45 @@ torch: Any = import_module("torch")
 
 
 def sequence_mask(lengths: Any, max_size: int | None = None, key_padding_mask: bool = False) -> Any:
-    """[batch, max_size]: true where a sequence has a token; with `key_padding_mask` true where it has none."""
+    """Return a mask [batch, max_size] that is true where a sequence has a token.
+
+    Args:
+        lengths: Lengths of the sequences, [batch].
+        max_size: Size of the mask; by default the longest length.
+        key_padding_mask: Invert the mask: true where there is no token.
+
+    Example:
+        >>> sequence_mask(torch.tensor([2, 1])).tolist()
+        [[True, True], [True, False]]
+    """
     size = int(lengths.max()) if max_size is None else max_size
     mask = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
     return ~mask if key_padding_mask else mask
 
 
 def pad_sequences(sequences: Sequence[Any], value: float = 0, *, max_size: int | None = None) -> tuple[Any, Any]:
-    """([batch, longest, …], lengths) of sequences of tensors or lists; what is beyond `max_size` is cut off."""
+    """Return ([batch, longest, …], lengths) of sequences of different lengths.
+
+    Args:
+        sequences: Tensors or lists.
+        value: Padding value.
+        max_size: Length at which longer sequences are truncated.
+
+    Example:
+        >>> padded, lengths = pad_sequences([[1, 2, 3], [4]])
+    """
     tensors = [torch.as_tensor(s)[:max_size] for s in sequences]
     lengths = torch.tensor([len(t) for t in tensors])
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value), lengths
 
 
 def reverse_sequence(inputs: Any, lengths: Any) -> Any:
-    """Each sequence of [batch, length, …] back to front; padding stays where it is."""
+    """Return [batch, length, …] with each sequence reversed; padding stays at the end.
+
+    Example:
+        >>> reverse_sequence(torch.tensor([[1, 2, 0]]), [2]).tolist()
+        [[2, 1, 0]]
+    """
     at = torch.arange(inputs.size(1), device=inputs.device).expand(inputs.size(0), -1)
     lengths = torch.as_tensor(lengths, device=inputs.device).unsqueeze(1)
     source = torch.where(at < lengths, lengths - 1 - at, at)
@@ -32,18 +56,36 @@ def reverse_sequence(inputs: Any, lengths: Any) -> Any:
 
 
 def masked_mean(values: Any, mask: Any) -> Any:
-    """[batch, dim] of [batch, length, dim]: the mean where the mask is true; 0 where it nowhere is."""
+    """Return [batch, dim]: the mean of [batch, length, dim] where the mask is true; 0 if it is nowhere true.
+
+    Example:
+        >>> pooled = masked_mean(hidden, sequence_mask(lengths))
+    """
     weights = mask.to(values.dtype).unsqueeze(-1)
     return (values * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def masked_max(values: Any, mask: Any) -> Any:
-    """[batch, dim] of [batch, length, dim]: the largest where the mask is true."""
+    """Return [batch, dim]: the maximum of [batch, length, dim] where the mask is true.
+
+    Example:
+        >>> pooled = masked_max(hidden, sequence_mask(lengths))
+    """
     return values.masked_fill(~mask.unsqueeze(-1), float("-inf")).amax(1)
 
 
 def run_rnn(layer: Any, inputs: Any, lengths: Any = None, hidden: Any = None) -> Any:
-    """Outputs of a batch-first RNN, GRU or LSTM over [batch, length, dim]. With lengths, padding is not read and gives 0."""
+    """Return the outputs of a batch-first RNN, GRU or LSTM.
+
+    Args:
+        layer: The recurrent layer, with batch_first=True.
+        inputs: [batch, length, dim].
+        lengths: Lengths of the sequences. Padding is then not read, and its outputs are 0.
+        hidden: Initial hidden state.
+
+    Example:
+        >>> outputs = run_rnn(torch.nn.GRU(8, 16, batch_first=True), inputs, lengths)
+    """
     if lengths is None:
         return layer(inputs, hidden)[0]
     rnn = torch.nn.utils.rnn
@@ -53,12 +95,21 @@ def run_rnn(layer: Any, inputs: Any, lengths: Any = None, hidden: Any = None) ->
 
 
 def one_hot(labels: Any, classes: int, value: float = 1.0) -> Any:
-    """[…, classes] with `value` at the label and 0 elsewhere."""
+    """Return […, classes] with `value` at the label and 0 elsewhere.
+
+    Example:
+        >>> one_hot(torch.tensor([1]), 3).tolist()
+        [[0.0, 1.0, 0.0]]
+    """
     return torch.nn.functional.one_hot(labels, classes).to(torch.get_default_dtype()) * value
 
 
 def top_k_logits(logits: Any, k: int) -> Any:
-    """Only the k largest of the last dimension stay; the others cannot be drawn. k of 0 or less keeps all."""
+    """Return the logits with all except the k largest of the last dimension set to -inf; k of 0 or less keeps all.
+
+    Example:
+        >>> token = torch.distributions.Categorical(logits=top_k_logits(logits, 50)).sample()
+    """
     if k <= 0 or k >= logits.size(-1):
         return logits
     kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, logits.topk(k).indices, True)
@@ -66,7 +117,13 @@ def top_k_logits(logits: Any, k: int) -> Any:
 
 
 def top_p_logits(logits: Any, p: float) -> Any:
-    """Only the likeliest that together reach probability p stay, one at least (nucleus sampling)."""
+    """Return the logits with all except the most likely, which together reach probability p, set to -inf.
+
+    At least one stays (nucleus sampling).
+
+    Example:
+        >>> token = torch.distributions.Categorical(logits=top_p_logits(logits, 0.9)).sample()
+    """
     if not 0 < p < 1:
         return logits
     ordered, at = logits.sort(dim=-1, descending=True)
@@ -76,38 +133,47 @@ def top_p_logits(logits: Any, p: float) -> Any:
 
 
 def sample_classes(probabilities: Any) -> Any:
-    """One class of the last dimension for each row, as likely as it says."""
+    """Return one class for each row, drawn with the probabilities in the last dimension.
+
+    Example:
+        >>> classes = sample_classes(torch.softmax(logits, -1))
+    """
     flat = probabilities.reshape(-1, probabilities.size(-1))
     return torch.multinomial(flat, 1).view(probabilities.shape[:-1])
 
 
 def entropy(logits: Any) -> Any:
-    """Mean over rows, in nats."""
+    """Return the entropy of the distributions given by logits: the mean over rows, in nats."""
     logs = torch.log_softmax(logits, -1)
     return -(logs.exp() * logs.masked_fill(logs == float("-inf"), 0)).sum(-1).mean()
 
 
 def scale_to_unit(values: Any) -> Any:
-    """Each column of the last dimension moved and scaled to lie between 0 and 1; one that is constant becomes 0."""
+    """Return the values with each column of the last dimension scaled to [0, 1]; constant columns become 0."""
     columns = values.reshape(-1, values.size(-1))
     low, high = columns.amin(0), columns.amax(0)
     return (values - low) / torch.where(high > low, high - low, torch.ones_like(high))
 
 
 def subtract_mean(values: Any) -> Any:
-    """Each column of the last dimension moved to have mean 0."""
+    """Return the values with the mean of each column of the last dimension subtracted."""
     return values - values.reshape(-1, values.size(-1)).mean(0)
 
 
 def has_non_finite(values: Any) -> bool:
-    """Whether there is a NaN or an infinity; None has none."""
+    """Check whether a tensor has a NaN or an infinity; False for None."""
     return values is not None and not bool(torch.isfinite(values).all())
 
 
 def count_parameters(module: Any, *, trained: bool = True) -> int:
+    """Return the number of trained parameters; with `trained=False`, of all parameters."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 
 
 def freeze(module: Any, frozen: bool = True) -> Any:
-    """The same module, whose parameters are not trained (or are again)."""
+    """Exclude a module's parameters from training (or include them again) and return the module.
+
+    Example:
+        >>> freeze(model.encoder)
+    """
     return module.requires_grad_(not frozen)

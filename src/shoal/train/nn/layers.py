@@ -1,4 +1,4 @@
-"""Layers that torch does not have, or has in more pieces."""
+"""Layers that torch does not have, or only as separate parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ nn: Any = torch.nn
 
 
 class Dense(nn.Module):  # type: ignore[misc]
-    """A linear layer and what comes after it; `activation` None for nothing."""
+    """Linear layer with an activation.
+
+    Args:
+        linear_layer: The layer.
+        activation: Module after it; by default LeakyReLU, None for none.
+
+    Example:
+        >>> layer = Dense(torch.nn.Linear(8, 16))
+    """
 
     def __init__(self, linear_layer: Any, activation: Any = ...):
         super().__init__()
@@ -25,7 +33,11 @@ class Dense(nn.Module):  # type: ignore[misc]
 
 
 class FFN(nn.Module):  # type: ignore[misc]
-    """Two linear layers with an activation and dropout between them."""
+    """Two linear layers with an activation (default GELU) and dropout between them.
+
+    Example:
+        >>> layer = FFN(8, 32, 8, dropout=0.1)
+    """
 
     def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, activation: Any = None, dropout: float = 0.0):
         super().__init__()
@@ -39,7 +51,7 @@ class FFN(nn.Module):  # type: ignore[misc]
 
 
 class PenalizedTanh(nn.Module):  # type: ignore[misc]
-    """tanh with a quarter of the slope below 0 (Eger et al., 2018)."""
+    """Activation: tanh, multiplied by 0.25 below 0 (Eger et al., 2018)."""
 
     def forward(self, x: Any) -> Any:
         y = torch.tanh(x)
@@ -47,21 +59,25 @@ class PenalizedTanh(nn.Module):  # type: ignore[misc]
 
 
 class Swish(nn.Module):  # type: ignore[misc]
-    """x·sigmoid(x)."""
+    """Activation x·sigmoid(x)."""
 
     def forward(self, x: Any) -> Any:
         return nn.functional.silu(x)
 
 
 class Gelu(nn.Module):  # type: ignore[misc]
-    """x times the normal distribution function of x."""
+    """Activation: x times the cumulative normal distribution of x."""
 
     def forward(self, x: Any) -> Any:
         return nn.functional.gelu(x)
 
 
 class PreNorm(nn.Module):  # type: ignore[misc]
-    """Layer norm before a layer, dropout after it."""
+    """Layer norm before a layer and dropout after it.
+
+    Example:
+        >>> block = Residual(PreNorm(FFN(64, 256, 64), 64, dropout=0.1))
+    """
 
     def __init__(self, layer: Any, input_dim: int, dropout: float = 0.0):
         super().__init__()
@@ -72,7 +88,7 @@ class PreNorm(nn.Module):  # type: ignore[misc]
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """What goes into a layer is added to what comes out of it."""
+    """Residual connection: the input of a layer is added to its output."""
 
     def __init__(self, layer: Any):
         super().__init__()
@@ -83,7 +99,7 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 
 class DropPath(nn.Module):  # type: ignore[misc]
-    """In training, all of a sample's values become 0 with probability `p`, the others grow to keep the mean (stochastic depth)."""
+    """Stochastic depth: in training, all values of a sample become 0 with probability `p`; the others are scaled up."""
 
     def __init__(self, p: float = 0.0):
         super().__init__()
@@ -97,7 +113,7 @@ class DropPath(nn.Module):  # type: ignore[misc]
 
 
 class AttentionDense(nn.Module):  # type: ignore[misc]
-    """Dense over inputs to which a mixture of learned vectors is added, chosen by likeness."""
+    """Dense layer whose inputs are extended by a mixture of learned vectors, weighted by similarity."""
 
     def __init__(self, linear_layer: Any, activation: Any = ..., max_emb_num: int | None = None, dropout: float = 0.0):
         super().__init__()
@@ -112,7 +128,20 @@ class AttentionDense(nn.Module):  # type: ignore[misc]
 
 
 class TextCNN(nn.Module):  # type: ignore[misc]
-    """Convolutions of several widths over words, the largest of each (Kim, 2014). Gives len(kernels)·out_channel numbers."""
+    """Convolutions of several widths over words with max pooling (Kim, 2014). The output has len(kernels)·out_channel values.
+
+    Args:
+        kernels: Widths in words.
+        in_channel: Input channels; 1 for plain embeddings.
+        out_channel: Filters per width.
+        max_seq_len: Ignored; any length works.
+        dim: Size of the embeddings.
+        activation: Module after each convolution; by default LeakyReLU.
+        dropout: Dropout of the output.
+
+    Example:
+        >>> features = TextCNN([2, 3, 4], 1, 64, dim=128)(embeddings)  # [batch, 192]
+    """
 
     def __init__(
         self,
@@ -124,7 +153,6 @@ class TextCNN(nn.Module):  # type: ignore[misc]
         activation: Any = None,
         dropout: float = 0.0,
     ):
-        """`max_seq_len` may be left out: any length will do."""
         super().__init__()
         self._names = [f"_cnns_{i}" for i in range(len(kernels))]
         self._widest = max(kernels)
@@ -134,17 +162,17 @@ class TextCNN(nn.Module):  # type: ignore[misc]
         self._out_dropout = nn.Dropout(dropout)
 
     def forward(self, x: Any) -> Any:
-        """x: [batch, channel, words, dim], or [batch, words, dim] for one channel."""
+        """Return features of x, [batch, channel, words, dim], or [batch, words, dim] for one channel."""
         x = x.unsqueeze(1) if x.dim() == 3 else x
         if x.size(2) < self._widest:
             x = nn.functional.pad(x, (0, 0, 0, self._widest - x.size(2)))
         found = [getattr(self, name)(x).amax((2, 3)) for name in self._names]
-        # Channel by channel the widths side by side, as trained models of this kind expect it.
+        # For each channel the widths side by side: the layout that existing trained models expect.
         return self._out_dropout(torch.stack(found, -1).flatten(1))
 
 
 class ResidualGRU(nn.Module):  # type: ignore[misc]
-    """A bidirectional GRU of the same width, added to its input and normed."""
+    """Bidirectional GRU of the same width, with residual connection and layer norm."""
 
     def __init__(self, hidden_size: int, dropout: float = 0.1, num_layers: int = 2):
         super().__init__()
@@ -158,7 +186,7 @@ class ResidualGRU(nn.Module):  # type: ignore[misc]
 
 
 class RecurrentDecoder(nn.Module):  # type: ignore[misc]
-    """One step of a decoder that attends to an encoder's outputs between two GRU cells."""
+    """One step of a decoder with attention to the encoder's outputs between two GRU cells."""
 
     def __init__(self, emb_dim: int, hidden_dim: int, enc_outputs_dim: int, out_dropout: float = 0.0):
         super().__init__()
@@ -172,7 +200,7 @@ class RecurrentDecoder(nn.Module):  # type: ignore[misc]
         self._out_dropout = nn.Dropout(out_dropout)
 
     def forward(self, x: Any, hidden: Any, enc_outputs: Any, enc_real_len: Any) -> tuple[Any, Any]:
-        """(output, hidden), of x [batch, emb], hidden [batch, hidden], enc_outputs [batch, length, dim]."""
+        """Return (output, hidden) for x [batch, emb], hidden [batch, hidden] and enc_outputs [batch, length, dim]."""
         hidden = self._rnn_cell1(x, hidden)
         attended = self._enc_attn(hidden, enc_outputs, enc_real_len)
         hidden = self._rnn_cell2(attended, hidden)

@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step is scaled, layer by layer, to the norm of the weights (You et al., 2020), for large batches."""
+"""LAMB optimizer for large batches: Adam with steps scaled to the norm of each layer's weights (You et al., 2020)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ torch: Any = import_module("torch")
 
 
 class Lamb(torch.optim.Optimizer):  # type: ignore[misc]
+    """LAMB optimizer, with the arguments of torch.optim.AdamW.
+
+    Args:
+        params: Parameters or parameter groups.
+        lr: Learning rate.
+        betas: Decay of the averages of gradient and squared gradient.
+        eps: Term added to the denominator.
+        weight_decay: Weight decay.
+
+    Example:
+        >>> optimizer = Lamb(model.parameters(), lr=2e-3, weight_decay=0.01)
+    """
+
     def __init__(
         self,
         params: Any,
@@ -21,6 +34,7 @@ class Lamb(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step; return the loss of `closure`, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

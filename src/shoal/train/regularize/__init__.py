@@ -1,6 +1,6 @@
-"""Regularizers that look at how much a model's output moves: VAT, R-Drop, SMART. Each is a term to add to the loss.
+"""Regularizers based on changes of a model's output: VAT, R-Drop and SMART. Each is a term to add to the loss.
 
-They return a mean over samples like other losses, so weighing by samples (`true_gradient`) holds for them too.
+They return a mean over samples like other losses, so weighting by samples (`true_gradient`) applies to them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far two outputs of a model are apart, in 32 bits whatever the precision around."""
+"""Distances between two outputs of a model, always computed in 32 bits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ torch: Any = import_module("torch")
 
 
 def kl(target: Any, logits: Any, mask: Any = None) -> Any:
-    """KL(target ‖ logits), both as logits over the last dimension; mean over samples, or over those where `mask` is true."""
+    """Return KL(target ‖ logits), both given as logits over the last dimension; the mean over samples where `mask` is true."""
     wanted = torch.log_softmax(target.float(), dim=-1)
     found = torch.log_softmax(logits.float(), dim=-1)
     return mean((wanted.exp() * (wanted - found)).sum(-1), mask)
 
 
 def symmetric_kl(one: Any, other: Any, mask: Any = None) -> Any:
-    """KL one way plus KL the other way."""
+    """Return the sum of the KL divergences in both directions."""
     return kl(one, other, mask) + kl(other, one, mask)
 
 
 def squared(one: Any, other: Any, mask: Any = None) -> Any:
-    """Of outputs that are numbers, not classes: one per sample, or several of which the mean is taken."""
+    """Return the mean squared distance of numeric outputs; several numbers of a sample are averaged first."""
     apart = (one.float() - other.float()).pow(2)
     return mean(apart.flatten(1).mean(1) if apart.dim() > 1 else apart, mask)
 
 
 def mean(values: Any, mask: Any = None) -> Any:
+    """Return the mean of the values where `mask` is true."""
     if mask is None:
         return values.mean()
     weights = mask.to(values.dtype)
@@ -34,5 +35,5 @@ def mean(values: Any, mask: Any = None) -> Any:
 
 
 def norms(values: Any) -> Any:
-    """L2 norm of each sample, to multiply and divide with."""
+    """Return the L2 norm of each sample, shaped for broadcasting."""
     return values.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))

@@ -1,4 +1,4 @@
-"""SMART's smoothness term (Jiang et al., 2020): within a small ball around its inputs a model's output should hardly change."""
+"""Smoothness term of SMART (Jiang et al., 2020): the output should change little within a small ball around the inputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ def smart_loss(
     regression: bool = False,
     mask: Any = None,
 ) -> Any:
-    """How far the output at the worst point of the ball is from that at its centre; gradients flow into both.
+    """Return the distance of the output at the worst point of the ball from that at its centre. Gradients flow into both.
 
-    forward     gives logits from inputs; for text the inputs are embeddings
-    logits      its output at `inputs`
-    epsilon     radius of the ball around each sample, in `norm`
-    step_size   of the ascent that looks for the worst point, `steps` times, from a point `noise` away
-    regression  outputs are numbers: squared distance; else logits: symmetric KL
+    Args:
+        forward: Returns logits for inputs; for text the inputs are embeddings.
+        inputs: Centre of the ball.
+        logits: Output of `forward` at `inputs`.
+        epsilon: Radius of the ball around each sample, in `norm`.
+        step_size: Step of the gradient ascent that searches the worst point.
+        noise: Distance of the ascent's random starting point.
+        steps: Number of ascent steps.
+        norm: "inf" or "l2".
+        regression: Outputs are numbers, compared by squared distance; otherwise logits, compared by symmetric KL.
+        mask: True for the outputs that count.
+
+    Example:
+        >>> loss = cross_entropy(logits, labels) + smart_loss(model.from_embeddings, embeddings, logits)
     """
     distance = squared if regression else symmetric_kl
     clean = logits.detach()
@@ -61,7 +70,7 @@ def perturbation(
     steps: int,
     norm: Norm = "inf",
 ) -> Any:
-    """A move within the ball by which `distance` of the output grows."""
+    """Return a perturbation within the ball that increases `distance` of the output; arguments as for `smart_loss`."""
     if norm not in ("inf", "l2"):
         raise UsageError(f"norm is {norm!r}, and should be 'inf' or 'l2'")
     start = inputs.detach()
@@ -75,7 +84,7 @@ def perturbation(
 
 
 def _direction(gradient: Any, norm: Norm) -> Any:
-    """The steepest move of norm 1."""
+    """Return the steepest direction of norm 1."""
     if norm == "inf":
         return gradient.sign()
     size = norms(gradient)

@@ -1,1 +1,1 @@
-"""Files of NetMind's swarm examples that its guide says need no changing: found by scripts that come without them."""
+"""Files of NetMind's swarm examples that its guide leaves unchanged. Scripts without them import these."""

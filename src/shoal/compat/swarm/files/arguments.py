@@ -1,4 +1,4 @@
-"""The arguments of NetMind's swarm examples, with the values its website filled in. Flags of the same names set others."""
+"""Arguments of NetMind's swarm examples, with the values that its website filled in as defaults."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,45 +12,45 @@ _TrainingArguments: Any = import_module("transformers").TrainingArguments
 class BaseTrainingArguments:
     experiment_prefix: str = field(default="albert", metadata={"help": "Name of the swarm in the DHT"})
     initial_peers: list[str] = field(
-        default_factory=list, metadata={"help": "Addresses of peers to join; several, as one may be gone"}
+        default_factory=list, metadata={"help": "Addresses of peers to join; give several, because one may be offline"}
     )
     use_ipfs: bool = field(default=False, metadata={"help": "Find initial_peers through IPFS, by /p2p/XXXX alone"})
     host_maddrs: list[str] = field(
         default_factory=lambda: ["/ip4/0.0.0.0/tcp/0"], metadata={"help": "Addresses to listen on"}
     )
-    announce_maddrs: list[str] = field(default_factory=list, metadata={"help": "Addresses told to others"})
+    announce_maddrs: list[str] = field(default_factory=list, metadata={"help": "Addresses announced to other peers"})
     identity_path: str | None = field(default=None, metadata={"help": "Key file: the same peer id at every start"})
 
 
 @dataclass
 class AveragerArguments:
-    target_group_size: int = field(default=256, metadata={"help": "Most peers in one all-reduce"})
+    target_group_size: int = field(default=256, metadata={"help": "Maximum peers in one all-reduce"})
 
 
 @dataclass
 class ProgressTrackerArguments:
-    min_refresh_period: float = field(default=0.5, metadata={"help": "Shortest time between looks at the others, s"})
-    max_refresh_period: float = field(default=30, metadata={"help": "Longest time between looks at the others, s"})
-    default_refresh_period: float = field(default=3, metadata={"help": "Time between looks until one succeeds, s"})
+    min_refresh_period: float = field(default=0.5, metadata={"help": "Minimum seconds between reads of the progress"})
+    max_refresh_period: float = field(default=30, metadata={"help": "Maximum seconds between reads of the progress"})
+    default_refresh_period: float = field(default=3, metadata={"help": "Seconds between reads until one succeeds"})
     expected_drift_peers: float = field(default=3, metadata={"help": "Peers that may join during a step"})
-    expected_drift_rate: float = field(default=0.2, metadata={"help": "The same, as a part of the swarm"})
-    metadata_expiration: float = field(default=120, metadata={"help": "A peer silent for so long is gone, s"})
+    expected_drift_rate: float = field(default=0.2, metadata={"help": "Peers that may join, as a share of the swarm"})
+    metadata_expiration: float = field(default=120, metadata={"help": "Seconds of silence after which a peer is gone"})
 
 
 @dataclass
 class OptimizerArguments:
     target_batch_size: int = field(default=256, metadata={"help": "Samples of all peers together in one step"})
-    client_mode: bool = field(default=False, metadata={"help": "Take no incoming connections: behind a firewall"})
-    batch_size_lead: int = field(default=0, metadata={"help": "Look for a group so many samples early"})
-    bandwidth: float = field(default=100.0, metadata={"help": "Of this peer's network, Mbit/s"})
-    averaging_timeout: float = field(default=60.0, metadata={"help": "Give a round up after so long, s"})
-    matchmaking_time: float = field(default=5.0, metadata={"help": "Wait for others to join a round, s"})
+    client_mode: bool = field(default=False, metadata={"help": "Accept no incoming connections (firewall)"})
+    batch_size_lead: int = field(default=0, metadata={"help": "Samples before the end to start matchmaking"})
+    bandwidth: float = field(default=100.0, metadata={"help": "Bandwidth of this peer's network, Mbit/s"})
+    averaging_timeout: float = field(default=60.0, metadata={"help": "Seconds after which a round is cancelled"})
+    matchmaking_time: float = field(default=5.0, metadata={"help": "Seconds to wait for others to join a round"})
 
 
 @dataclass
 class CollaborationArguments(OptimizerArguments, BaseTrainingArguments):
-    statistics_expiration: float = field(default=600, metadata={"help": "A peer's metrics count for so long, s"})
-    backup_every_steps: int = field(default=10, metadata={"help": "Steps between backups, for when numbers explode"})
+    statistics_expiration: float = field(default=600, metadata={"help": "Seconds that a peer's metrics are valid"})
+    backup_every_steps: int = field(default=10, metadata={"help": "Steps between backups, restored on NaN"})
 
 
 @dataclass
@@ -71,7 +71,7 @@ class ModelTrainingArguments(_TrainingArguments):  # type: ignore[misc]
     per_device_eval_batch_size: int = 4
     gradient_accumulation_steps: int = 2
     seq_length: int = 512
-    total_steps: int = field(default=125_000, metadata={"help": "Of the learning rate's schedule only"})
+    total_steps: int = field(default=125_000, metadata={"help": "Total steps of the learning-rate schedule"})
     learning_rate: float = 0.00176
     warmup_steps: int = 5000
     adam_epsilon: float = 1e-6

@@ -1,4 +1,4 @@
-"""The peer's side of the monitor: reports its progress in the DHT, and goes back to a backup when parameters are no longer finite."""
+"""Peer's side of the monitor: reports progress in the DHT, and restores a backup when parameters are not finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ utils: Any = import_module("utils")
 
 
 class CollaborativeCallback(HivemindTrainerCallback):
-    """For a loop of one's own, `on_step_end(loss=…)`; or given to the Hugging Face Trainer."""
+    """Callback for the Hugging Face Trainer, or for a custom loop with `on_step_end(loss=…)`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class CollaborativeCallback(HivemindTrainerCallback):
         if control is not None:
             control.should_log = True
         if not self.params_are_finite():
-            logger.warning("parameters are not finite: back to those of step %d", self.latest_backup["step"])
+            logger.warning("parameters are not finite: restoring those of step %d", self.latest_backup["step"])
             self.restore_from_backup(self.latest_backup)
             return control
         if loss is None and state is not None:
@@ -58,7 +58,7 @@ class CollaborativeCallback(HivemindTrainerCallback):
         return control if state is None else super().on_step_end(args, state, control, **kwargs)
 
     def report(self) -> None:
-        """Once per step of the swarm: the sums since the last report."""
+        """Report the sums since the last report, once per step of the swarm."""
         step = self.last_reported_collaboration_step = self.optimizer.local_epoch
         self.total_samples_processed += self.samples
         speed = float(self.optimizer.local_progress.samples_per_second)

@@ -1,4 +1,4 @@
-"""The one optimizer NetMind's swarm examples take from the package of this name, for those who have not installed it."""
+"""The only optimizer that NetMind's swarm examples use from torch_optimizer, for machines without that package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch: Any = import_module("torch")
 
 
 class Lamb(_Lamb):
-    """With the weights' norm held below `clamp_value`, and corrected for its start only if told to `debias`."""
+    """LAMB with the weights' norm limited to `clamp_value`, and with bias correction only if `debias` is set."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a peer tells of itself in the DHT, signed; as NetMind's monitor reads it."""
+"""Signed metrics that a peer publishes in the DHT, in the format that NetMind's monitor reads."""
 
 from importlib import import_module
 from typing import Any
@@ -12,7 +12,7 @@ _schema: Any = import_module("hivemind.dht.schema")
 
 
 class LocalMetrics(BaseModel):
-    """Sums since the last report."""
+    """Metrics of one peer, summed since its last report."""
 
     step: conint(ge=0, strict=True)  # type: ignore[valid-type]
     samples_per_second: confloat(ge=0.0, strict=True)  # type: ignore[valid-type]
@@ -26,6 +26,6 @@ class MetricSchema(BaseModel):
 
 
 def make_validators(run_id: str) -> tuple[list[Any], bytes]:
-    """The DHT's `record_validators`, and the key under which this peer's own records stand."""
+    """Return the DHT's `record_validators`, and the public key under which this peer's records are stored."""
     signatures = _crypto.RSASignatureValidator()
     return [_schema.SchemaValidator(MetricSchema, prefix=run_id), signatures], signatures.local_public_key

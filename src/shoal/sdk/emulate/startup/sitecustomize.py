@@ -1,8 +1,9 @@
-"""Run by every interpreter that starts with this folder on its path, before its script: so it imports next to nothing.
+"""Start-up code that every interpreter with this folder on its path runs before its script; it imports almost nothing.
 
-Workers of a gang learn to tell where they are (sdk/stacks.py) and to leave in order; with SHOAL_EMULATE_CUDA, torch is patched
-once it is imported; with SHOAL_DEVICE, a worker whose torch cannot use that device ends there (core/device_promise.py); with
-SHOAL_START_SEED, random generators begin at a known number (core/start_seed.py).
+It makes workers write their stacks on a signal (sdk/stacks.py), wait for torch's threads at exit, and warn if each of them
+trains a model of its own (sdk/separate_models.py). With SHOAL_EMULATE_CUDA, it patches torch once imported; with SHOAL_DEVICE,
+it ends a worker whose torch cannot use that device (core/device_check.py); with SHOAL_START_SEED, it seeds the random
+generators (core/start_seed.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-_SETTLE_S = 3.0
+_THREADS_S = 3.0
 
 
 def _run_shadowed() -> None:
-    """Another sitecustomize that ours hides would have run; let it."""
-    # What importlib.machinery and importlib.util are made of, without all that importing those brings along.
+    """Run another sitecustomize that this one hides."""
+    # The internals of importlib.machinery and importlib.util, without the imports that those would cause.
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
@@ -37,7 +38,7 @@ def _run_shadowed() -> None:
 
 
 def _run_file(*parts: str) -> dict[str, Any]:
-    """Run a file of Shoal's, given below the package: the interpreter may be one that does not know shoal."""
+    """Run a file of the shoal package by its path: the interpreter may not be able to import shoal."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
     path = os.path.join(package, *parts)  # noqa: PTH118
     found: dict[str, Any] = {"__name__": f"_shoal_{parts[-1].removesuffix('.py')}"}
@@ -47,7 +48,7 @@ def _run_file(*parts: str) -> dict[str, Any]:
 
 
 def _seed_generators() -> None:
-    """Python's generator now, numpy's and torch's once they are imported."""
+    """Seed Python's generator now, and those of numpy and torch once they are imported."""
     import random
 
     seed: int | None = _run_file("core", "start_seed.py")["seed_of"](os.environ)
@@ -58,17 +59,17 @@ def _seed_generators() -> None:
     sys.meta_path.insert(0, _After("torch", lambda module: module.manual_seed(seed)))
 
 
-def _settle() -> None:
-    """Let torch's threads finish before the interpreter goes.
+def _wait_for_torch_threads() -> None:
+    """Wait until torch's threads are idle before the interpreter ends.
 
-    A thread of gloo drops the tensors of its last collective by itself, a moment after the script was told that it is done. One
-    that finds the interpreter ending aborts the process: a job that is done would have failed.
+    A gloo thread frees the tensors of its last collective a moment after the collective is reported as done. If the
+    interpreter is ending then, the thread aborts the process, and a finished job would count as failed.
     """
     if "torch.distributed" not in sys.modules:
         return
     import time
 
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + _THREADS_S
     while _others_run() and time.monotonic() < deadline:
         time.sleep(0.001)
 
@@ -86,16 +87,25 @@ def _others_run() -> bool:
     return False
 
 
-def _join_lightning() -> None:
-    """Have Lightning train one model over the workers of a gang, or refuse (integrations/_lightning_gang.py)."""
+def _patch_lightning() -> None:
+    """Make Lightning train one model over the workers of a gang, or refuse (integrations/_lightning_gang.py)."""
     gang = _run_file("integrations", "_lightning_gang.py")
     for names, action in (("ACCELERATORS", "count_workers_as_devices"), ("TRAINERS", "guard")):
         for name in gang[names]:
             sys.meta_path.insert(0, _After(name, gang[action]))
 
 
+def _watch_for_separate_models() -> None:
+    """Warn if the workers of a gang train separate models (sdk/separate_models.py)."""
+    watch, name = _run_file("sdk", "separate_models.py")["watch"], "torch.optim.optimizer"
+    if name in sys.modules:  # a warm worker
+        watch(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _After(name, watch))
+
+
 class _After:
-    """Finds one module as everybody does, and has something done with it once it has been executed."""
+    """Import hook that calls an action with one module after that module was executed."""
 
     def __init__(self, name: str, action: Callable[[Any], object]) -> None:
         self._name, self._action = name, action
@@ -111,7 +121,7 @@ class _After:
             spec = importlib.util.find_spec(name)
         finally:
             self._busy = False
-        # Many look for torch only to see whether it is there, so this may happen often before it is imported.
+        # Libraries often only check whether torch exists, so this may run several times before it is imported.
         if spec is not None and spec.loader is not None:
             execute, action = spec.loader.exec_module, self._action
 
@@ -124,7 +134,7 @@ class _After:
 
 
 def _package() -> Any:
-    """`emulate` under a name of its own: the interpreter may be one that does not know shoal."""
+    """Load `emulate` by path under a private name: the interpreter may not be able to import shoal."""
     import importlib.util
 
     name, folder = "_shoal_emulate", os.path.dirname(_HERE)  # noqa: PTH120
@@ -139,17 +149,21 @@ def _package() -> Any:
     return importlib.import_module(f"{name}.patch")
 
 
-_run_shadowed()
+if (
+    __name__ == "sitecustomize"
+):  # a warm worker (agent/prefork/script.py) runs this file in an interpreter that has run the other
+    _run_shadowed()
 if ("USE_DDP" in os.environ or os.environ.get("SHOAL_EMULATE_CUDA") == "1") and os.path.isdir("/proc/self/task"):  # noqa: PTH112
-    atexit.register(_settle)  # first, so that it is called last
+    atexit.register(_wait_for_torch_threads)  # first, so that it is called last
 _rank = os.environ.get("RANK") or os.environ.get("SHOAL_RANK")
 if os.environ.get("SHOAL_SPOOL") and _rank:
     _run_file("sdk", "stacks.py")["listen"](os.environ["SHOAL_SPOOL"], _rank)
 if os.environ.get("SHOAL_EMULATE_CUDA") == "1":
     sys.meta_path.insert(0, _After("torch", lambda module: _package().apply(module)))
 elif os.environ.get("SHOAL_DEVICE") and os.environ.get("SHOAL_ALLOW_CPU") != "1":
-    sys.meta_path.insert(0, _After("torch", lambda module: _run_file("core", "device_promise.py")["refuse"](module)))
+    sys.meta_path.insert(0, _After("torch", lambda module: _run_file("core", "device_check.py")["refuse"](module)))
 if os.environ.get("SHOAL_START_SEED"):
     _seed_generators()
 if os.environ.get("WORLD_SIZE", "1") != "1":
-    _join_lightning()
+    _patch_lightning()
+    _watch_for_separate_models()

@@ -1,7 +1,7 @@
-"""Pipeline: consecutive blocks of one model on consecutive processes, under the script's own loop.
+"""Pipeline parallelism: consecutive blocks of one model on consecutive processes, under the script's own loop.
 
-torch.distributed.pipelining wants the loss inside its schedule and one forward-and-backward call per step; a script
-that computes `loss = f(model(x), y)` and calls `loss.backward()` itself cannot be run by it unchanged.
+torch.distributed.pipelining needs the loss inside its schedule and one forward-and-backward call per step; it cannot run
+an unchanged script that computes `loss = f(model(x), y)` and calls `loss.backward()` itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from torch.optim import Optimizer
 from shoal.core.errors import UsageError
 from shoal.sdk.parallel.base import Parallel, State, move_state
 from shoal.sdk.parallel.blocks import partition, pipeline_blocks, size
+from shoal.sdk.parallel.empty import is_empty
+from shoal.sdk.parallel.names import compiled_from
 from shoal.sdk.parallel.pipeline.gradients import SHARED, Gradients
 from shoal.sdk.parallel.pipeline.runtime import Runtime
 from shoal.sdk.parallel.pipeline.state import Ownership, collect, deal_out
 from shoal.sdk.parallel.pipeline.wire import Wire
+from shoal.sdk.parallel.placed import moved, refuse_placed
 from shoal.sdk.parallel.plan import Plan
 from shoal.sdk.parallel.start import same_start
 
@@ -50,10 +53,16 @@ class PipelineParallel(Parallel):
     def wrap(self, model: nn.Module) -> nn.Module:
         if hasattr(model, RUNTIME):
             return model
-        if hasattr(model, "_orig_mod"):
+        refuse_placed(model, self.name)
+        if compiled_from(model) is not None:
             raise UsageError(
-                "A model compiled as a whole cannot be cut into a pipeline.",
-                hint="Compile its blocks: block.compile().",
+                "A model that was compiled as a whole cannot be cut into a pipeline.",
+                hint="Compile its blocks instead: block.compile().",
+            )
+        if is_empty(model):
+            raise UsageError(
+                "A model that was made with shoal.empty_model() cannot be cut into a pipeline yet.",
+                hint='Make it as usual, or use parallel="fsdp".',
             )
         blocks = pipeline_blocks(model, self._plan.stages)
         if not blocks:
@@ -66,7 +75,7 @@ class PipelineParallel(Parallel):
         stages = [stage for stage, blocks_of_stage in enumerate(ranges) for _ in blocks_of_stage]
         owners = _owners(model, blocks, stages)
         _free(model, owners, self._stage)
-        model.to(self.device)
+        moved(model, self.device)
         own = ranges[self._stage]
         logger.info("pipeline: stage %d of %d has blocks %d to %d", self._stage, len(ranges), own[0], own[-1])
         self._instrument(model, blocks, stages, owners, own)
@@ -100,7 +109,7 @@ class PipelineParallel(Parallel):
         return found
 
     def _object_groups(self) -> dist.ProcessGroup:
-        """One gloo group per pipeline. Every rank must make all of them, in one order."""
+        """Return the gloo group of this pipeline. Every rank must create the groups of all pipelines, in the same order."""
         stages = self._plan.stages
         starts = [replica * stages for replica in range(self._plan.replicas)]
         groups = [dist.new_group(list(range(start, start + stages)), backend="gloo") for start in starts]
@@ -125,7 +134,7 @@ class PipelineParallel(Parallel):
 
 
 def _owners(model: nn.Module, blocks: list[nn.Module], stages: list[int]) -> dict[int, int]:
-    """id of parameter → the stage that alone uses it, or SHARED."""
+    """Return id of parameter → the only stage that uses it, or SHARED."""
     users: dict[int, set[int]] = {}
     for block, stage in zip(blocks, stages, strict=True):
         for param in block.parameters():
@@ -139,7 +148,7 @@ def _owners(model: nn.Module, blocks: list[nn.Module], stages: list[int]) -> dic
 
 
 def _free(model: nn.Module, owners: dict[int, int], stage: int) -> None:
-    """Let go of the weights of other stages. The Parameter objects stay, each with one element: see Gradients."""
+    """Free the weights of other stages. The Parameter objects stay, with one element each: see Gradients."""
     for param in model.parameters():
         if owners[id(param)] not in (SHARED, stage):
             param.data = torch.zeros((1,) * param.dim(), dtype=torch.float32, device=param.device)
@@ -147,7 +156,7 @@ def _free(model: nn.Module, owners: dict[int, int], stage: int) -> None:
 
 
 def _become(module: nn.Module, runtime: Runtime, members: dict[str, Any]) -> None:
-    """Give this one module's class other members. Its name, attributes and base classes stay what they were."""
+    """Replace members of the class of this one module. Its name, attributes and base classes stay the same."""
     old = type(module)
     object.__setattr__(module, RUNTIME, runtime)
     about = {"__module__": old.__module__, "__qualname__": old.__qualname__, "__doc__": old.__doc__}
@@ -155,9 +164,10 @@ def _become(module: nn.Module, runtime: Runtime, members: dict[str, Any]) -> Non
 
 
 def _as_block(block: nn.Module) -> dict[str, Any]:
-    """Calls of a block go to the runtime first.
+    """Return members that pass calls of a block to the runtime first.
 
-    Not a hook: a block that checkpoints its activations in its own `__call__` runs hooks again during backward.
+    This is not a hook, because a block that checkpoints its activations in its own `__call__` runs hooks again during
+    backward.
     """
     old = type(block)
 
@@ -171,8 +181,8 @@ def _as_block(block: nn.Module) -> dict[str, Any]:
 
 
 def _as_model(model: nn.Module) -> dict[str, Any]:
-    """The forward of the whole: hooks of the model run once, around all micro-batches, as ever."""
-    # Libraries that put a forward of their own on the object hide the class's.
+    """Return members that pass the forward of the whole model to the runtime; its hooks run once per batch, as usual."""
+    # Some libraries set a forward on the object, which hides that of the class.
     inner = vars(model).pop("forward", None)
     plain = inner if inner is not None else type(model).forward
 
@@ -182,7 +192,7 @@ def _as_model(model: nn.Module) -> dict[str, Any]:
             return plain(*args, **kwargs) if inner is not None else plain(self, *args, **kwargs)
 
         if getattr(getattr(self, "config", None), "use_cache", False):
-            # A cache of keys and values would be filled by blocks that are not here.
+            # A cache of keys and values would need the blocks of the other stages.
             kwargs.setdefault("use_cache", False)
         flags = (self.training, tuple(param.requires_grad for param in self.parameters()))
         return getattr(self, RUNTIME).forward(call, flags, args, kwargs)
@@ -191,6 +201,6 @@ def _as_model(model: nn.Module) -> dict[str, Any]:
 
 
 def _predicts_next(model: nn.Module) -> bool:
-    """Whether a Hugging Face model's loss compares each token with the label after it."""
+    """Check whether the loss of a Hugging Face model compares each token with the label after it."""
     name = type(model).__name__
     return getattr(model, "loss_type", None) == "ForCausalLM" or name.endswith(("CausalLM", "LMHeadModel"))

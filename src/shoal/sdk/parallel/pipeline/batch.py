@@ -1,4 +1,4 @@
-"""Cutting a batch into micro-batches and putting their outputs together again. No communication here."""
+"""Cut a batch into micro-batches and join their outputs. No communication here."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 import torch
 
 from shoal.core.errors import UsageError
-from shoal.sdk.parallel.pipeline.tree import Branch, Slot, put_together, take_apart
+from shoal.sdk.parallel.pipeline.tree import Branch, Slot, flatten, put_together
 
 IGNORED_LABEL = -100
-"""The label Hugging Face losses leave out of their mean."""
+"""Label that Hugging Face losses exclude from their mean."""
 
 
 MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values", "labels")
 
 
 class Pieces:
-    """The micro-batches of one call."""
+    """Micro-batches of one call."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
         self.tensors: list[torch.Tensor] = []
-        self.shape = take_apart((args, kwargs), self.tensors)
+        self.shape = flatten((args, kwargs), self.tensors)
         rows = _rows(kwargs, self.tensors) if not args else _rows({}, self.tensors)
         count = max(1, min(count, rows))
         self.sizes = [rows // count + (index < rows % count) for index in range(count)]
@@ -39,12 +39,12 @@ class Pieces:
         return args, kwargs
 
     def weights(self, shifted: bool) -> list[float]:
-        """What each micro-batch's loss counts for: its share of the rows, or of the labels the loss looks at.
+        """Return the weight of each micro-batch's loss: its share of the rows, or of the labels that the loss uses.
 
-        `shifted`: the model predicts the next token, so that the first label of a row is never looked at.
+        `shifted`: the model predicts the next token, so the loss does not use the first label of a row.
         """
         if self._kwargs.get("num_items_in_batch") is not None:
-            # The model divides by the whole batch's count itself: the parts are to be summed.
+            # The model itself divides by the count of the whole batch: the parts must be summed.
             return [1.0] * len(self.sizes)
         counts = [float(size) for size in self.sizes]
         labels = self._kwargs.get("labels")
@@ -56,22 +56,22 @@ class Pieces:
 
 
 class Joint:
-    """Outputs of the micro-batches as the output of the whole batch, and the way back for its gradients."""
+    """Output of the whole batch, joined from those of the micro-batches; splits its gradients on the way back."""
 
     def __init__(self, outputs: list[Any], sizes: list[int], weights: list[float]) -> None:
         self.parts: list[list[torch.Tensor]] = []
         for output in outputs:
             tensors: list[torch.Tensor] = []
-            self.shape = take_apart(output, tensors)
+            self.shape = flatten(output, tensors)
             self.parts.append(tensors)
         self._sizes, self._weights = sizes, weights
         columns = list(zip(*self.parts, strict=True))
-        self._ways = [self._way(index, column) for index, column in enumerate(columns)]
+        self._ways = [self._join_rule(index, column) for index, column in enumerate(columns)]
         self.tensors = [self._join(way, column) for way, column in zip(self._ways, columns, strict=True)]
         self.requires_grad = [any(part.requires_grad for part in column) for column in columns]
 
     def gradients(self, index: int, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What reaches micro-batch `index` of the gradients of the joined outputs."""
+        """Return the gradients of micro-batch `index`, from those of the joined outputs."""
         found: list[torch.Tensor | None] = []
         for way, part, gradient in zip(self._ways, self.parts[index], gradients, strict=True):
             if gradient is None or not part.requires_grad:
@@ -85,7 +85,7 @@ class Joint:
                 found.append(gradient)
         return found
 
-    def _way(self, index: int, column: tuple[torch.Tensor, ...]) -> str:
+    def _join_rule(self, index: int, column: tuple[torch.Tensor, ...]) -> str:
         if len(column) == 1:
             return "only"
         if all(part.dim() == 0 for part in column):
@@ -96,7 +96,8 @@ class Joint:
         shapes = ", ".join(str(tuple(part.shape)) for part in column)
         raise UsageError(
             f"The outputs of the micro-batches for {_place(self.shape, index) or 'the output'} cannot be joined: {shapes}.",
-            hint='Outputs of a pipeline have the batch as first dimension or are single numbers; mesh={"num_microbatches": 1} avoids joining.',
+            hint="Outputs of a pipeline must have the batch as first dimension or be single numbers; "
+            'mesh={"num_microbatches": 1} avoids joining.',
         )
 
     def _join(self, way: str, column: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -109,7 +110,7 @@ class Joint:
 
 
 def _rows(named: dict[str, Any], tensors: list[torch.Tensor]) -> int:
-    """Rows of the batch: of the main input if there is one by name, else of the first tensor."""
+    """Return the rows of the batch: those of a main input if there is one by name, else of the first tensor."""
     main = [named[name] for name in MAIN_INPUTS if isinstance(named.get(name), torch.Tensor)]
     return next((len(tensor) for tensor in [*main, *tensors] if tensor.dim() > 0), 1)
 

@@ -1,4 +1,4 @@
-"""The two ends of a stage: what is received before its first block and sent before the next stage's first."""
+"""Both ends of a stage: tensors received before its first block, and sent before the first block of the next stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from shoal.core.errors import UsageError
 from shoal.sdk.parallel.digest import digest
-from shoal.sdk.parallel.pipeline.tree import Meta, portable, put_together, take_apart
+from shoal.sdk.parallel.pipeline.tree import Meta, flatten, portable, put_together
 from shoal.sdk.parallel.pipeline.wire import Wire
 
 NOT_A_CHAIN = (
@@ -20,33 +20,33 @@ NOT_A_CHAIN = (
 
 
 Key = tuple[int, int]
-"""What decides the shapes on the way: the kind of call, and the rows of the micro-batch."""
+"""Key that determines the shapes of activations: the kind of call, and the rows of the micro-batch."""
 
 
 class StageDone(BaseException):
-    """This stage's part of the forward is done. Not an Exception: a model's own `except Exception` must not keep it."""
+    """Raised when this stage's part of the forward is done. Not an Exception, so that a model does not catch it."""
 
 
 @dataclass(slots=True)
 class Passage:
-    """One micro-batch on its way through this stage."""
+    """One micro-batch in this stage."""
 
     key: Key
     entered: bool = False
     left: bool = False
     received: list[torch.Tensor] = field(default_factory=list)
-    """Leaves that collect the gradient for the stage before."""
+    """Leaf tensors whose gradient is sent to the previous stage."""
     sent: list[torch.Tensor] = field(default_factory=list)
-    """Tensors whose gradient the stage after will send back."""
+    """Tensors whose gradient the next stage will send back."""
     output: tuple[Any, list[Meta]] | None = None
-    """Shape of what the last block of this stage returned."""
+    """Shape of the return value of this stage's last block."""
     before: tuple[int, int] | None = None
-    """Identity and version of what the block before was given."""
+    """Identity and version of the previous block's input."""
 
 
 @dataclass(slots=True)
 class Inlet:
-    """What the stage before sends for one kind of call."""
+    """Description of the tensors that the previous stage sends for one kind of call."""
 
     stand_in: tuple[Any, list[Meta]] | None
     metas: list[Meta]
@@ -69,17 +69,17 @@ class Boundary:
             args, kwargs = self._enter(passage, args, kwargs)
         passage.entered = True
         if index >= self._blocks.stop:
-            self._leave(passage, args, kwargs)
+            self._send(passage, args, kwargs)
             raise StageDone
         output = call(*args, **kwargs)
         if index == self._blocks.stop - 1 and not self._wire.is_last and passage.key not in self._outlets:
             tensors: list[torch.Tensor] = []
-            shape = portable(take_apart(output, tensors))
+            shape = portable(flatten(output, tensors))
             passage.output = (shape, [Meta.of(tensor) for tensor in tensors])
         return output
 
     def check(self, passage: Passage) -> None:
-        """After the forward: the stage must have been entered and left."""
+        """Raise UsageError if the forward did not enter and leave this stage."""
         if not self._wire.is_first and not passage.entered:
             raise UsageError("The model's forward never reached the blocks of this stage of the pipeline.")
         if not self._wire.is_last and not passage.left:
@@ -101,9 +101,9 @@ class Boundary:
         return self._inlets[key]
 
     def _stand_in(self, passage: Passage, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a block of an earlier stage seems to return: the right shape, full of NaN, so that nobody can use it unnoticed."""
+        """Return a stand-in for the output of an earlier stage's block: the right shape, full of NaN to expose any use."""
         given: list[torch.Tensor] = []
-        take_apart((args, kwargs), given)
+        flatten((args, kwargs), given)
         chain = _chain(given)
         if chain is not None:
             passage.before = (id(given[chain]), given[chain]._version)
@@ -111,17 +111,17 @@ class Boundary:
         if inlet.stand_in is None:
             return given[chain].detach().clone() if chain is not None else None
         shape, metas = inlet.stand_in
-        # Only the last of them can be the tensor that is overwritten; the others need no memory.
+        # Only the last stand-in can be the tensor that is overwritten; the others need no memory.
         real = index == self._blocks.start - 1
         return put_together(shape, [_nothing(meta, self._wire.device, real) for meta in metas])
 
     def _enter(
         self, passage: Passage, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put what the stage before sent in the place of what was computed from stand-ins."""
+        """Replace arguments that were computed from stand-ins by the tensors that the previous stage sent."""
         inlet = self._inlet(passage.key)
         given: list[torch.Tensor] = []
-        shape = take_apart((args, kwargs), given)
+        shape = flatten((args, kwargs), given)
         self._check_call(passage, inlet, given)
         if inlet.wanted is None:
             inlet.wanted = _wanted(inlet, given)
@@ -140,7 +140,7 @@ class Boundary:
         if chain is None or len(given) != len(inlet.metas):
             raise UsageError(NOT_A_CHAIN[0], hint=NOT_A_CHAIN[1])
         if passage.before == (id(given[chain]), given[chain]._version):
-            # This block was given the same as the one before it: they stand side by side.
+            # This block got the same input as the previous one: they are parallel branches, not a chain.
             raise UsageError(NOT_A_CHAIN[0], hint=NOT_A_CHAIN[1])
         if any(meta.requires_grad for meta in inlet.metas) and not torch.is_grad_enabled():
             raise UsageError(
@@ -148,21 +148,22 @@ class Boundary:
                 hint="Use use_reentrant=False (gradient_checkpointing_kwargs={'use_reentrant': False}).",
             )
 
-    def _leave(self, passage: Passage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _send(self, passage: Passage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors: list[torch.Tensor] = []
-        take_apart((args, kwargs), tensors)
+        flatten((args, kwargs), tensors)
         metas = [Meta.of(tensor) for tensor in tensors]
         after = self._wire.stage + 1
         if passage.key not in self._outlets:
-            told = (passage.output, metas, [digest([tensor]) for tensor in tensors])
-            self._wire.send_object(told, after)
+            description = (passage.output, metas, [digest([tensor]) for tensor in tensors])
+            self._wire.send_object(description, after)
             self._outlets[passage.key] = (self._wire.receive_object(after), metas)
         wanted, expected = self._outlets[passage.key]
         for index in wanted:
             if metas[index] != expected[index]:
                 raise UsageError(
-                    f"A block's input changed from {expected[index]} to {metas[index]} though the model's inputs have the same shapes.",
-                    hint="A pipeline needs activations whose shape follows from the shape of the input.",
+                    f"The input of a block changed from {expected[index]} to {metas[index]}, "
+                    "although the inputs of the model have the same shapes.",
+                    hint="In a pipeline, the shapes of activations may depend on the shape of the input only.",
                 )
             self._wire.send(tensors[index], after)
             if metas[index].requires_grad:
@@ -171,12 +172,12 @@ class Boundary:
 
 
 def _chain(tensors: list[torch.Tensor]) -> int | None:
-    """The tensor that goes from block to block: the first with floating point."""
+    """Return the index of the tensor that is passed from block to block: the first of a floating-point type."""
     return next((index for index, tensor in enumerate(tensors) if tensor.is_floating_point()), None)
 
 
 def _wanted(inlet: Inlet, given: list[torch.Tensor]) -> list[int]:
-    """Which of a block's tensors must come from the stage before: those this stage cannot compute for itself."""
+    """Return the tensors of a block that the previous stage must send: those this stage cannot compute itself."""
     chain = _chain(given)
     return [
         index
@@ -193,7 +194,7 @@ def _nothing(meta: Meta, device: torch.device, real: bool) -> torch.Tensor:
 
 
 def _overwrite(tensor: torch.Tensor, came: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Make `tensor` itself hold what came, where it can: forwards like `x = x + block(x)` go on using that very object."""
+    """Put the received data into `tensor` itself if possible: forwards like `x = x + block(x)` keep using that object."""
     same = tensor.shape == came.shape and tensor.dtype == came.dtype and tensor.device == came.device
     if same and not tensor._is_view() and not (tensor.is_leaf and tensor.requires_grad):
         tensor.detach_()

@@ -1,8 +1,8 @@
-"""What happens to gradients after a pipeline's backward: summed over stages, averaged over replicas, norms told.
+"""Gradients after the backward of a pipeline: summed over stages, averaged over replicas, norms exchanged.
 
-Parameters outside the blocks live on every stage and collect a part of their gradient on each. A parameter that lives
-on another stage is stood in for by one element whose gradient is the norm of the real one: clipping by norm over
-`model.parameters()`, and a scaler's search for infinities, then give the same answer on every stage.
+Parameters outside the blocks are on every stage and collect a part of their gradient on each. A parameter of another stage
+is represented by one element whose gradient is the norm of the real one: clipping by norm over `model.parameters()`, and a
+scaler's search for infinities, then give the same result on every stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shoal.sdk.group import object_group
+from shoal.sdk.ranks.group import object_group
 
 BUCKET_BYTES = 25 * 1024 * 1024
 SHARED = -1
@@ -31,7 +31,7 @@ class Gradients:
         replica_group: dist.ProcessGroup | None,
     ) -> None:
         self.on = True
-        """Whether the coming backward's gradients are exchanged."""
+        """True if the gradients of the next backward are exchanged."""
         self._stage = stage
         self._stage_group, self._replica_group = stage_group, replica_group
         self._params, self._owners = list(params), list(owners)
@@ -41,7 +41,7 @@ class Gradients:
         return self
 
     def before_backward(self) -> None:
-        """Gradients already summed over the stages must not be summed again: one stage carries them on."""
+        """Keep gradients that are already summed over the stages on one stage only, so that they are not summed again."""
         if self._exchanged and self._stage > 0:
             for param, owner in zip(self._params, self._owners, strict=True):
                 if owner == SHARED:
@@ -60,26 +60,26 @@ class Gradients:
         _reduce([param.grad for param in shared], self._stage_group, 1)
         if self._replica_group is not None:
             _reduce([param.grad for param in here], self._replica_group, dist.get_world_size(self._replica_group))
-        self._tell_norms(used)
+        self._exchange_norms(used)
         self._exchanged = True
 
     def _rows(self, used: list[bool]) -> Any:
         return zip(self._params, self._owners, used, strict=True)
 
     def _used(self) -> list[bool]:
-        """Per parameter, whether it has a gradient on any stage of any replica."""
+        """Return for each parameter whether it has a gradient on any stage of any replica."""
         flags = torch.zeros(len(self._params), dtype=torch.int32)
         for index, (param, owner) in enumerate(zip(self._params, self._owners, strict=True)):
             flags[index] = int(owner in (SHARED, self._stage) and param.grad is not None)
         dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=object_group())
         return [bool(flag) for flag in flags.tolist()]
 
-    def _tell_norms(self, used: list[bool]) -> None:
+    def _exchange_norms(self, used: list[bool]) -> None:
         mine = [index for index, (_, owner, flag) in enumerate(self._rows(used)) if owner == self._stage and flag]
         device = self._params[0].device
         norms = torch.zeros(len(self._params), dtype=torch.float32, device=device)
         if mine:
-            # The very function clip_grad_norm_ uses, so that all stages come to the same bits.
+            # The same function as in clip_grad_norm_, so that all stages get bit-identical results.
             grads: list[Any] = [self._params[index].grad for index in mine]
             values = torch._foreach_norm(grads)
             norms[mine] = torch.stack([value.to(device, torch.float32) for value in values])
@@ -90,7 +90,7 @@ class Gradients:
 
 
 def _reduce(grads: Sequence[Any], group: dist.ProcessGroup, divide_by: int) -> None:
-    """Sum in buckets of one type, then divide."""
+    """Sum gradients over the group in buckets of one dtype, then divide."""
     buckets: dict[torch.dtype, list[torch.Tensor]] = {}
     for grad in grads:
         bucket = buckets.setdefault(grad.dtype, [])

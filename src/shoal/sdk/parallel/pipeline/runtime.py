@@ -1,10 +1,9 @@
-"""One stage at work: the model's own forward on each micro-batch, entered and left at the stage's blocks.
+"""Runtime of one stage: it runs the model's own forward on each micro-batch and enters and leaves it at the stage's blocks.
 
-No tracing. Every stage runs the Python of the whole model, so that masks, positions and whatever else the forward
-computes on the way are there; blocks of stages before return a stand-in (NaN, never read), the first block of this
-stage finds its input overwritten by what the stage before sent, and at the first block of the stage after the input
-is sent on and the forward is left. All micro-batches go forward, then all go backward: the script computes its loss
-between the two.
+There is no tracing. Every stage runs the Python code of the whole model, so that masks, positions and other values that the
+forward computes are available. Blocks of earlier stages return a stand-in (NaN, never read). The first block of this stage
+gets the input that the previous stage sent. At the first block of the next stage, the input is sent on and the forward is
+left. All micro-batches go forward, then all go backward: the script computes its loss between the two.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Call = Callable[..., Any]
 class Runtime:
     def __init__(self, wire: Wire, blocks: range, num_microbatches: int, gradients: Gradients, shifted: bool) -> None:
         self.blocks = blocks
-        """Indices of the blocks this stage owns."""
+        """Indices of the blocks of this stage."""
         self.gradients = gradients
         self.ownership: Ownership | None = None
         self._wire, self._count, self._shifted = wire, num_microbatches, shifted
@@ -38,11 +37,11 @@ class Runtime:
         self._passage: Passage | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runtime:
-        # A copy of the model (an average of its weights, say) runs on the same stages.
+        # A copy of the model (for example an average of its weights) runs on the same stages.
         return self
 
     def at_block(self, index: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A block of the chain is called."""
+        """Handle the call of a block of the chain."""
         if self._passage is not None:
             return self._boundary.at_block(self._passage, index, call, args, kwargs)
         if index in self.blocks:
@@ -51,7 +50,7 @@ class Runtime:
         raise UsageError(f"Block {index} is on another stage of the pipeline and cannot be called by itself.")
 
     def forward(self, call: Call, flags: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model is called: run it on every micro-batch and give every stage the output of the last."""
+        """Run the model on every micro-batch and return the output of the last stage, on every stage."""
         pieces = Pieces(args, kwargs, self._count)
         key = self._key(pieces, flags)
         self._agree(key)
@@ -67,7 +66,7 @@ class Runtime:
         return self._give_out(key, joint, passages)
 
     def backward(self, passages: list[Passage], joint: Joint | None, gradients: list[torch.Tensor | None]) -> None:
-        """The gradient of the output has come: all micro-batches back through this stage, last first."""
+        """Run backward for all micro-batches of this stage, last first, from the gradients of the output."""
         self.gradients.before_backward()
         while passages:
             passage = passages.pop()
@@ -85,7 +84,7 @@ class Runtime:
 
     def _run(self, call: Call, key: int, pieces: Pieces, index: int) -> tuple[Passage, Any]:
         args, kwargs = pieces.arguments(index)
-        # Pieces may differ by a row.
+        # Micro-batches may differ by one row.
         passage = self._passage = Passage((key, pieces.sizes[index]))
         output = None
         try:
@@ -98,7 +97,7 @@ class Runtime:
         return passage, output
 
     def _key(self, pieces: Pieces, flags: tuple[Any, ...]) -> int:
-        """A number for everything that decides the shapes on the way; equal on all stages of one call."""
+        """Return a checksum of everything that determines the shapes of activations; equal on all stages of one call."""
         metas = [(tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for tensor in pieces.tensors]
         device = self._wire.device.type
         cast = (torch.is_autocast_enabled(device), str(torch.get_autocast_dtype(device)))
@@ -106,28 +105,28 @@ class Runtime:
         return zlib.crc32(repr(facts).encode())
 
     def _agree(self, key: int) -> None:
-        """Stages that were given different batches would wait for each other for ever: find out first."""
+        """Raise UsageError if the stages got different batches; otherwise they would wait for each other for ever."""
         wire = self._wire
         if not wire.is_first and wire.receive_number(wire.stage - 1) != key:
             raise UsageError(
                 "The stages of the pipeline were called with different inputs.",
-                hint="All stages of one pipeline read the same batches: give the loader to run.prepare as well.",
+                hint="All stages of one pipeline must read the same batches: pass the loader to run.prepare too.",
             )
         if not wire.is_last:
             wire.send_number(key, wire.stage + 1)
 
     def _give_out(self, key: int, joint: Joint | None, passages: list[Passage]) -> Any:
         if key not in self._outputs:
-            told = None
+            description = None
             if joint is not None:
                 pairs = zip(joint.tensors, joint.requires_grad, strict=True)
                 metas = [Meta(tuple(tensor.shape), tensor.dtype, grad) for tensor, grad in pairs]
-                told = (portable(joint.shape), metas)
-            self._outputs[key] = self._wire.tell_all(told)
+                description = (portable(joint.shape), metas)
+            self._outputs[key] = self._wire.broadcast_object(description)
         shape, metas = self._outputs[key]
         if joint is not None:
             if [meta.shape for meta in metas] != [tuple(tensor.shape) for tensor in joint.tensors]:
-                raise UsageError("The shape of the model's output changed though that of its input did not.")
+                raise UsageError("The shape of the model's output changed although the shape of its input did not.")
             shape = joint.shape
         tensors = joint.tensors if joint is not None else [meta.empty(self._wire.device) for meta in metas]
         tensors = [self._wire.share(tensor) for tensor in tensors]
@@ -139,7 +138,7 @@ class Runtime:
 
 
 class _Outputs(torch.autograd.Function):
-    """Where the script's graph ends and the stages' begin. Only what arrives at the last stage counts."""
+    """Autograd function between the script's graph and those of the stages. Only the last stage's gradients count."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""The full state of a model whose blocks lie on several stages: collected on the first, dealt out again on loading."""
+"""Full state of a model whose blocks are on several stages: collected on the first stage, distributed again on loading."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoal.sdk.parallel.base import State, to_cpu
+from shoal.sdk.parallel.names import fitted, plain_names
 from shoal.sdk.parallel.pipeline.gradients import SHARED
 from shoal.sdk.parallel.pipeline.wire import Wire
 
 
 class Ownership:
-    """Which stage holds the real thing. Parameters keep their identity, so an optimizer's groups need no change."""
+    """Stage that holds each parameter and buffer. Parameters keep their identity, so optimizer groups need no change."""
 
     def __init__(self, model: nn.Module, prefixes: dict[str, int], owners: dict[int, int]) -> None:
         self._prefixes = prefixes
@@ -27,7 +28,7 @@ class Ownership:
         }
 
     def of_key(self, key: str) -> int:
-        """Stage of an entry of the model's state dict, or SHARED."""
+        """Return the stage of an entry of the model's state dict, or SHARED."""
         if key not in self._shared:
             parts = key.split(".")
             for end in range(1, len(parts)):
@@ -41,7 +42,7 @@ class Ownership:
 
 
 def collect(wire: Wire, own: Ownership, model: nn.Module, optimizers: Sequence[Optimizer]) -> Any:
-    """Collective over the stages. (model state, optimizer states) on the first stage, None on the others."""
+    """Return (model state, optimizer states) on the first stage, None on the others. Collective over the stages."""
     weights = model.state_dict()
     states = [optimizer.state_dict() for optimizer in optimizers]
     stages = [_stages_by_index(own, optimizer) for optimizer in optimizers]
@@ -65,7 +66,7 @@ def collect(wire: Wire, own: Ownership, model: nn.Module, optimizers: Sequence[O
         {**to_cpu({key: value for key, value in state.items() if key != "state"}), "state": dict(sorted(entry.items()))}
         for state, entry in zip(states, entries, strict=True)
     ]
-    return {key: found[key] for key in weights}, full
+    return plain_names({key: found[key] for key in weights}), full
 
 
 def deal_out(
@@ -76,8 +77,9 @@ def deal_out(
     model_state: State,
     optimizer_states: Sequence[State],
 ) -> None:
-    """Every stage takes its part of the full state."""
+    """Load this stage's part of the full state."""
     keys = set(model.state_dict())
+    model_state = fitted(model_state, keys)
     if keys != set(model_state):
         missing, extra = sorted(keys - set(model_state)), sorted(set(model_state) - keys)
         raise RuntimeError(f"The saved model does not fit: missing {missing[:5]}, unexpected {extra[:5]}.")
@@ -94,7 +96,7 @@ def deal_out(
 
 
 def _gives(owner: int, stage: int) -> bool:
-    """Whether `stage` contributes the thing to the full state; what is everywhere comes from the first."""
+    """Check whether `stage` contributes a value of `owner` to the full state; shared values come from the first stage."""
     return owner == stage or (owner == SHARED and stage == 0)
 
 

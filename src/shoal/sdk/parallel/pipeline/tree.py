@@ -1,4 +1,4 @@
-"""Nests of tensors (arguments, outputs, states) taken apart into a picklable shape and a list of tensors, and back."""
+"""Convert nests of tensors (arguments, outputs, states) to a picklable shape and a list of tensors, and back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """Where tensor number `index` was."""
+    """Place of tensor number `index` in a nest."""
 
     index: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Branch:
-    """A container: its class, its keys (None for lists and tuples) and what it held."""
+    """Container in a nest: its class, its keys (None for lists and tuples) and its items."""
 
     kind: type
     keys: tuple[Any, ...] | None
@@ -27,7 +27,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Meta:
-    """All that is needed to make room for a tensor."""
+    """Description of a tensor, enough to allocate one like it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -41,23 +41,23 @@ class Meta:
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
-def take_apart(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The shape of `value`; its tensors are appended to `tensors` in order."""
+def flatten(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return the shape of `value` and append its tensors to `tensors`, in order."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return Slot(len(tensors) - 1)
     if isinstance(value, Mapping):
-        return Branch(type(value), tuple(value), tuple(take_apart(item, tensors) for item in value.values()))
+        return Branch(type(value), tuple(value), tuple(flatten(item, tensors) for item in value.values()))
     if isinstance(value, list | tuple):
-        return Branch(type(value), None, tuple(take_apart(item, tensors) for item in value))
+        return Branch(type(value), None, tuple(flatten(item, tensors) for item in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = tuple(field.name for field in dataclasses.fields(value) if field.init)
-        return Branch(type(value), names, tuple(take_apart(getattr(value, name), tensors) for name in names))
+        return Branch(type(value), names, tuple(flatten(getattr(value, name), tensors) for name in names))
     return value
 
 
 def put_together(shape: Any, tensors: list[Any]) -> Any:
-    """The nest again, with `tensors` in the places of the ones taken out."""
+    """Return the nest of a shape, with `tensors` in its places."""
     if isinstance(shape, Slot):
         return tensors[shape.index]
     if not isinstance(shape, Branch):
@@ -65,20 +65,20 @@ def put_together(shape: Any, tensors: list[Any]) -> Any:
     items = [put_together(item, tensors) for item in shape.items]
     if shape.keys is not None:
         named = dict(zip(shape.keys, items, strict=True))
-        # Hugging Face's outputs are mappings and dataclasses at once, and want keywords.
+        # Hugging Face's outputs are both mappings and dataclasses, and need keyword arguments.
         return shape.kind(**named) if dataclasses.is_dataclass(shape.kind) else shape.kind(named)
     return shape.kind(*items) if hasattr(shape.kind, "_fields") else shape.kind(items)
 
 
 def portable(shape: Any) -> Any:
-    """The shape with only what means the same in another process; anything else (caches, handles) becomes None."""
+    """Return the shape with only values that are valid in another process; others (caches, handles) become None."""
     if isinstance(shape, Branch):
         return Branch(shape.kind, shape.keys, tuple(portable(item) for item in shape.items))
     return shape if isinstance(shape, Slot | bool | int | float | complex | str | bytes | torch.dtype) else None
 
 
 def outline(shape: Any) -> Any:
-    """A text-safe outline for comparing shapes over processes: no memory addresses in it."""
+    """Return an outline whose repr can be compared between processes: it contains no memory addresses."""
     if isinstance(shape, Branch):
         return (shape.kind.__name__, shape.keys, tuple(outline(item) for item in shape.items))
     if isinstance(shape, Slot | bool | int | float | str) or shape is None:

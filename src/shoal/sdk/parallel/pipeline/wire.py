@@ -1,4 +1,4 @@
-"""Messages between the stages of one pipeline: tensors to the neighbours, small objects, and a word to all."""
+"""Messages between the stages of one pipeline: tensors and small objects to neighbours, and broadcasts to all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shoal.sdk.parallel.pipeline.tree import Meta, put_together, take_apart
+from shoal.sdk.parallel.pipeline.tree import Meta, flatten, put_together
 
 
 class Wire:
@@ -38,7 +38,7 @@ class Wire:
         return self.stage == self.stages - 1
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Begin to send; `finish` waits. Nobody sends to a stage that sends to it at that time, so this cannot lock up."""
+        """Start to send a tensor; `finish` waits for it. Two stages never send to each other at once: no deadlock."""
         plain = tensor.detach().contiguous()
         self._pending.append((dist.isend(plain, self._ranks[to], group=self.group), plain))
 
@@ -48,7 +48,7 @@ class Wire:
         return tensor
 
     def finish(self) -> None:
-        """Wait until everything sent has left."""
+        """Wait until all tensors are sent."""
         for work, _ in self._pending:
             work.wait()
         self._pending.clear()
@@ -69,22 +69,22 @@ class Wire:
         dist.recv(box, self._ranks[source], group=self._objects)
         return int(box.item())
 
-    def tell_all(self, value: Any = None) -> Any:
-        """The last stage's object, on every stage."""
+    def broadcast_object(self, value: Any = None) -> Any:
+        """Return the object of the last stage, on every stage."""
         box = [value]
         dist.broadcast_object_list(box, self._ranks[-1], group=self._objects)
         return box[0]
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The last stage's tensor, on every stage (written into `tensor` elsewhere)."""
+        """Return the tensor of the last stage, on every stage; on the others it is written into `tensor`."""
         whole = tensor.contiguous()
         dist.broadcast(whole, self._ranks[-1], group=self.group)
         return whole
 
     def send_nest(self, value: Any, to: int) -> None:
-        """A nest of CPU tensors, tensor by tensor: no second copy of all of it in a pickle."""
+        """Send a nest of CPU tensors one by one, without a second copy of all of them in a pickle."""
         tensors: list[torch.Tensor] = []
-        shape = take_apart(value, tensors)
+        shape = flatten(value, tensors)
         self.send_object((shape, [Meta.of(tensor) for tensor in tensors]), to)
         for tensor in tensors:
             dist.send(tensor.detach().contiguous(), self._ranks[to], group=self._objects)

@@ -1,4 +1,4 @@
-"""Accounts that are disabled, and what a session was started with"""
+"""Disabled accounts, and the program that started a session"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Ledger of what was used"""
+"""Ledger of usage"""
 
 import sqlalchemy as sa
 from alembic import op

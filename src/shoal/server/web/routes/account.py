@@ -1,4 +1,4 @@
-"""Signing up, in and out; the link `shoal console` opens."""
+"""Sign-up, sign-in and sign-out, and the link that `shoal console` opens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from starlette.responses import RedirectResponse, Response
 
 from shoal.core.errors import AuthError, ShoalError
 from shoal.core.people import SessionView, SignIn, SignUp
-from shoal.server.callers import Address, Program
 from shoal.server.context import Context, Ctx
+from shoal.server.people import sign_in as people
 from shoal.server.policy import Anyone, Keyholder
-from shoal.server.services import people
+from shoal.server.request_origin import Address, Program
 from shoal.server.web import entry
 from shoal.server.web.cookies import clear_session, set_session
 from shoal.server.web.forms import Fields, go, local_path, parse
@@ -23,7 +23,7 @@ router = APIRouter()
 
 @router.get("/sign-in", dependencies=[Anyone])
 def sign_in_page(ctx: Ctx, request: Request, next: str = "/", expired: bool = False) -> Response:
-    """The sign-in form."""
+    """Show the sign-in form."""
     return bare_page(request, "sign_in.html", _sign_in_data(ctx, next, expired=expired))
 
 
@@ -43,13 +43,13 @@ def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address, program:
 
 @router.get("/sign-up", dependencies=[Anyone])
 def sign_up_page(ctx: Ctx, request: Request) -> Response:
-    """The sign-up form, or why there is none."""
+    """Show the sign-up form, or why there is none."""
     return _sign_up_page(ctx, request, is_open=entry.may_sign_up(ctx))
 
 
 @router.post("/sign-up", dependencies=[Anyone])
 def sign_up(ctx: Ctx, request: Request, form: Fields, address: Address, program: Program) -> Response:
-    """Make an account and start its first session."""
+    """Create an account and start its first session."""
     given = {name: form.get(name, "") for name in ("email", "password", "name", "setup_code")}
     try:
         session = people.sign_up(ctx, parse(SignUp, **given), caller=None, address=address, program=program)
@@ -83,7 +83,7 @@ def _sign_up_page(
 def sign_out(ctx: Ctx, request: Request) -> Response:
     """End the session, if there still is one."""
     try:
-        people.sign_out(ctx, _whoever(ctx, request))
+        people.sign_out(ctx, _caller(ctx, request))
     except AuthError:
         pass
     response = go(request, "/sign-in")
@@ -93,13 +93,13 @@ def sign_out(ctx: Ctx, request: Request) -> Response:
 
 @router.get("/enter/{code}", dependencies=[Anyone])
 def enter(ctx: Ctx, request: Request, code: str, program: Program, next: str = "/") -> Response:
-    """Follow a one-time link."""
+    """Sign in with a one-time link."""
     return _welcome(request, entry.enter(ctx, code, program), next)
 
 
 @router.post("/enter")
 def offer(ctx: Ctx, principal: Keyholder) -> dict[str, str]:
-    """Make a one-time link; what `shoal console` calls with its key."""
+    """Create a one-time link; `shoal console` calls this with its key."""
     return {"path": f"/enter/{entry.offer(ctx, principal)}"}
 
 
@@ -122,7 +122,7 @@ def _sign_in_data(ctx: Context, next_path: str, *, expired: bool = False, error:
     }
 
 
-def _whoever(ctx: Context, request: Request) -> Any:
+def _caller(ctx: Context, request: Request) -> Any:
     from shoal.server.policy import identify
 
     with ctx.db.read() as session:

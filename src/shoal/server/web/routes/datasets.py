@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from shoal.core.datasets import DatasetStatus
+from shoal.server.artifacts import datasets
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import datasets
-from shoal.server.web import previews, served
+from shoal.server.web.files import previews, served
 from shoal.server.web.forms import go
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/w/{workspace}/datasets")
 
 @router.get("")
 def list_datasets(ctx: Ctx, request: Request, access: Viewer, search: str = "") -> Response:
-    """Datasets by name, each with its newest version."""
+    """List the datasets, each with its newest version."""
     found = datasets.list_datasets(ctx, access)
     versions: dict[str, int] = {}
     for dataset in found:
@@ -34,7 +34,7 @@ def list_datasets(ctx: Ctx, request: Request, access: Viewer, search: str = "") 
 def dataset(
     ctx: Ctx, request: Request, access: Viewer, dataset: str, folder: str = "", file: str | None = None
 ) -> Response:
-    """One version: its files as a tree, and the beginning of one of them."""
+    """Show one version: its files as a tree, and a preview of one of them."""
     found = datasets.get(ctx, access, dataset)
     is_here = found.status == DatasetStatus.AVAILABLE
     folder = file.rpartition("/")[0] if file else folder
@@ -50,18 +50,18 @@ def dataset(
 
 @router.get("/{dataset}/picture")
 def picture(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
-    """A raster picture to show in its preview."""
+    """Return a raster image for its preview."""
     return served.picture(ctx, previews.of_dataset(ctx, access, dataset), file)
 
 
 @router.get("/{dataset}/download")
 def download(ctx: Ctx, access: Viewer, dataset: str, file: str) -> StreamingResponse:
-    """One file of it."""
+    """Download one file of a dataset."""
     return served.file(ctx, previews.of_dataset(ctx, access, dataset), file)
 
 
 @router.post("/{dataset}/delete")
 def delete(ctx: Ctx, request: Request, access: Worker, dataset: str) -> Response:
-    """Remove one version (NAME@VERSION) or all (NAME)."""
+    """Delete one version (NAME@VERSION) or all versions (NAME)."""
     datasets.delete(ctx, access, dataset)
     return go(request, f"{workspace_path(access.workspace, access.workspace_id)}/datasets")

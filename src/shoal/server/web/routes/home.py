@@ -1,4 +1,4 @@
-"""The first page."""
+"""The home page."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ router = APIRouter()
 
 @router.get("/")
 def home(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """What runs, what ended, what needs attention, what is free."""
+    """Show active and recent jobs, problems that need attention, and free machines."""
     return page(request, ctx, principal, "home.html", dict(overview.home(ctx, principal)), part="_home.html")

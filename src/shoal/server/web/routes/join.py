@@ -1,4 +1,4 @@
-"""The page behind a link to a swarm, for whoever has the link."""
+"""The page behind a link to a swarm, open to everyone who has the link."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from starlette.responses import Response
 from shoal.core.errors import KeyExpired, NotFound, NotSignedIn
 from shoal.server.context import Ctx
 from shoal.server.policy import Anyone
-from shoal.server.services import swarm_page
+from shoal.server.swarms import page as swarm_page
+from shoal.server.web import swarms
 from shoal.server.web.render import bare_page
 
 router = APIRouter()
@@ -16,10 +17,10 @@ router = APIRouter()
 
 @router.get("/join/{token}", dependencies=[Anyone])
 def join(ctx: Ctx, request: Request, token: str) -> Response:
-    """How to join, and how far the swarm is if its owner wants that seen."""
+    """Show how to join, and the progress of the swarm if it is public."""
     try:
-        found = swarm_page.page(ctx, token, str(request.base_url))
+        found = swarm_page.page(ctx, token, swarms.join_link(ctx, request, token))
     except (KeyExpired, NotSignedIn) as error:
-        # Signing in would not help: nothing here is of an account.
+        # Not a sign-in error for the browser: an account would not help here.
         raise NotFound(error.message, hint=error.hint) from None
     return bare_page(request, "join.html", {"page": found})

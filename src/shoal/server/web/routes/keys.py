@@ -8,8 +8,8 @@ from starlette.responses import Response
 from shoal.core.people import KeyCreate, Scope
 from shoal.core.schema import utcnow
 from shoal.server.context import Ctx
+from shoal.server.people import keys
 from shoal.server.policy import Keyholder, Reader
-from shoal.server.services import keys
 from shoal.server.web.forms import Fields, days_of, done, parse
 from shoal.server.web.render import page
 
@@ -19,7 +19,7 @@ _DAY = 86_400
 
 @router.get("")
 def list_keys(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """One's own keys; the ones that still work first."""
+    """List the user's API keys, valid ones first."""
     now = utcnow()
     found = keys.list_keys(ctx, principal)
     live = [k for k in found if not k.revoked_at and not (k.expires_at and k.expires_at <= now)]
@@ -29,7 +29,7 @@ def list_keys(ctx: Ctx, request: Request, principal: Reader) -> Response:
 
 @router.post("")
 def create(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Response:
-    """Make a key and show it, this once."""
+    """Create a key and show it once."""
     days = form.get("days", "")
     body = parse(
         KeyCreate,
@@ -43,6 +43,6 @@ def create(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Re
 
 @router.post("/{key}/revoke")
 def revoke(ctx: Ctx, request: Request, principal: Keyholder, key: str) -> Response:
-    """A key stops working at once."""
+    """Revoke a key. Takes effect immediately."""
     keys.revoke_key(ctx, principal, key)
     return done(request, "Key revoked.", "/keys")

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from shoal.server.context import Ctx
 from shoal.server.policy import Reader, identify
-from shoal.server.web import changes
+from shoal.server.web import live_updates
 from shoal.server.web.render import wants_json
 
 router = APIRouter()
@@ -25,9 +25,12 @@ async def live(
     after: Annotated[int | None, Query(ge=0, le=10**18)] = None,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
-    """Server-sent events: `hello`, `job` and `sweep` on every change of one's own, `gone`, `ping`; as JSON, the jobs active now."""
+    """Stream server-sent events about the user's jobs, sweeps and swarms: `hello`, `job`, `sweep`, `swarm`, `gone`, `ping`.
+
+    As JSON, return the jobs that are active now.
+    """
     if wants_json(request):
-        found = await run_in_threadpool(changes.now, ctx, principal)
+        found = await run_in_threadpool(live_updates.now, ctx, principal)
         return JSONResponse(found.model_dump(mode="json"))
     if last_event_id.isascii() and last_event_id.isdigit():
         after = int(last_event_id[:18])
@@ -36,6 +39,6 @@ async def live(
         with ctx.db.read() as session:
             identify(session, request)
 
-    events = changes.stream(ctx, principal, after, still_signed_in)
+    events = live_updates.stream(ctx, principal, after, still_signed_in)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)

@@ -1,4 +1,4 @@
-"""A new job: its code, its arguments, what it needs, and the command that would do the same."""
+"""The new-job page: code, arguments, resources, and the equivalent command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from starlette.responses import Response
 from shoal.core.errors import ShoalError
 from shoal.core.notebooks import NotebookFetch
 from shoal.core.people import GitFetch
+from shoal.server.artifacts import sources
 from shoal.server.context import Context, Ctx
+from shoal.server.jobs import service as jobs
+from shoal.server.notebooks import service as notebooks
 from shoal.server.policy import Access, Worker
-from shoal.server.services import jobs, notebooks, preflights, sources
-from shoal.server.web import first_steps, new_job
-from shoal.server.web.drafts import Draft, from_form, from_job, to_spec
-from shoal.server.web.first_steps import Trying
+from shoal.server.preflight import service as preflights
+from shoal.server.web.drafts import first_steps, new_job, sample
+from shoal.server.web.drafts.first_steps import Trying
+from shoal.server.web.drafts.job import Draft, from_form, from_job, to_spec
 from shoal.server.web.forms import Fields, go, parse
 from shoal.server.web.nav import base_path, job_path
 from shoal.server.web.render import is_htmx, page, refused
@@ -34,7 +37,7 @@ def form(
     entry: str = "",
     part: Literal["", "source", "free"] = "",
 ) -> Response:
-    """The form: empty, or as an earlier job was."""
+    """Show the form, empty or with the values of an earlier job."""
     if clone:
         old = jobs.get(ctx, access, clone)
         draft = from_job(old).model_copy(update={"name": new_job.suggest_name(ctx, access, old.name)})
@@ -45,9 +48,9 @@ def form(
 
 @router.post("")
 def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """Queue it, and go to its page. What was typed stays if it is refused.
+    """Submit the job and go to its page. If it is refused, the form keeps what was typed.
 
-    A job that should have a preflight has that first: the page shows how it goes, and asks again.
+    If a preflight is recommended, it runs first: the page shows its progress and submits the form again.
     """
     draft = from_form(fields)
     try:
@@ -57,22 +60,29 @@ def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Respon
             return _show(ctx, request, access, trying)
         made = preflights.submit(ctx, access, spec, carried)
     except ShoalError as error:
-        if "asks" in fields:  # once is enough
+        if "asks" in fields:  # the request was repeated by the page: show the error in its place
             return _show(ctx, request, access, Trying(error=error.message))
         return refused(request, ctx, access, "new_job.html", new_job.form_data(ctx, access, draft), error)
     return go(request, job_path(base_path(access), made.name, made.id))
 
 
+@router.post("/sample")
+def start_sample(ctx: Ctx, request: Request, access: Worker) -> Response:
+    """Start the sample job and go to its page."""
+    made = sample.start(ctx, access)
+    return go(request, job_path(base_path(access), made.name, made.id))
+
+
 @router.post("/preview")
 def preview(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """The command for what is in the form now; arguments as rows follow those in one line, or the other way."""
+    """Show the command for the current form, and keep the two forms of the arguments (rows, line) in agreement."""
     name = "_new_job_preview.html"
     return page(request, ctx, access, name, new_job.preview(ctx, access, from_form(fields)), part=name)
 
 
 @router.post("/restore")
 def restore(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """The form with what was typed earlier, for a page that was left before it was sent."""
+    """Show the form with what was typed earlier, for a page that was left before it was submitted."""
     return _form(ctx, request, access, from_form(fields), "_new_job_form.html")
 
 
@@ -87,7 +97,7 @@ def fetch_git(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Res
 
 @router.post("/notebook")
 def bring_notebook(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """Make a script of a notebook: of the one chosen among the code, or of one at a URL."""
+    """Convert a notebook to a script: the one chosen in the code, or one at a URL."""
     draft = from_form(fields)
     if draft.code == "notebook":
         asked = parse(NotebookFetch, url=draft.notebook_url, token=fields.get("notebook_token", "").strip() or None)

@@ -1,4 +1,4 @@
-"""A new sweep: a job's form with the values its parameters may take, from an earlier job or sweep or from nothing."""
+"""The new-sweep page: the form of a job with values for its parameters; empty, or from an earlier job or sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from starlette.responses import Response
 
 from shoal.core.errors import ShoalError
 from shoal.server.context import Context, Ctx
+from shoal.server.jobs import service as jobs
 from shoal.server.models.sweeps import Sweep
 from shoal.server.policy import Access, Worker
-from shoal.server.services import jobs, sweeps
-from shoal.server.web import drafts, new_job, new_sweep
+from shoal.server.sweeps import service as sweeps
+from shoal.server.web.drafts import job as drafts
+from shoal.server.web.drafts import new_job, new_sweep
+from shoal.server.web.drafts.sweep import ParamRow, SweepDraft, from_form, from_sweep, to_sweep
 from shoal.server.web.forms import Fields, go
 from shoal.server.web.nav import base_path, sweep_path
 from shoal.server.web.render import page, refused
-from shoal.server.web.sweep_drafts import ParamRow, SweepDraft, from_form, from_sweep, to_sweep
 
 router = APIRouter(prefix="/w/{workspace}/sweeps/new")
 
@@ -25,7 +27,7 @@ router = APIRouter(prefix="/w/{workspace}/sweeps/new")
 def form(
     ctx: Ctx, request: Request, access: Worker, job: str = "", clone: Annotated[str, Query(alias="from")] = ""
 ) -> Response:
-    """The form: empty, for what an earlier job ran, or as an earlier sweep was."""
+    """Show the form, empty or with the values of an earlier job or sweep."""
     if job:
         old = jobs.get(ctx, access, job)
         draft = _named(ctx, access, new_sweep.like_job(ctx, access, old), f"{old.name}-sweep")
@@ -39,7 +41,7 @@ def form(
 
 @router.post("")
 def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """Begin it, and go to its page. What was typed stays if it is refused."""
+    """Start the sweep and go to its page. If it is refused, the form keeps what was typed."""
     draft = from_form(fields)
     try:
         made = sweeps.create(ctx, access, to_sweep(draft))
@@ -50,14 +52,14 @@ def submit(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Respon
 
 @router.post("/preview")
 def preview(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """How many trials, the command, and what is said beside each field."""
+    """Show the number of trials, the command, and the text beside each field."""
     name = "_new_sweep_preview.html"
     return page(request, ctx, access, name, new_sweep.preview(ctx, access, from_form(fields)), part=name)
 
 
 @router.post("/restore")
 def restore(ctx: Ctx, request: Request, access: Worker, fields: Fields) -> Response:
-    """The form with what was typed earlier, for a page that was left before it was sent."""
+    """Show the form with what was typed earlier, for a page that was left before it was submitted."""
     return _form(ctx, request, access, from_form(fields))
 
 

@@ -1,4 +1,4 @@
-"""Machines, the queue, and what was used."""
+"""Machines, the queue, and usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.responses import Response
 from shoal.core.pool import OWN_MACHINE, PoolAdd, parse_gpus, parse_target
 from shoal.server.context import Ctx
 from shoal.server.policy import Admin, Reader
-from shoal.server.services import pool
+from shoal.server.pool import service as pool
 from shoal.server.web import overview
 from shoal.server.web.forms import Fields, done, parse
 from shoal.server.web.render import page
@@ -18,7 +18,7 @@ router = APIRouter()
 
 @router.get("/machines")
 def machines(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """The pool's machines, their slots, and what runs on them."""
+    """Show the pool's machines, their slots, and the jobs on them."""
     seen = overview.pool(ctx, principal)
     names = {machine.name for machine in seen.pool.machines}
     known = pool.list_machines(ctx) if principal.is_admin else []
@@ -33,7 +33,7 @@ def machines(ctx: Ctx, request: Request, principal: Reader) -> Response:
 
 @router.post("/machines")
 def add_machine(ctx: Ctx, request: Request, _: Admin, form: Fields) -> Response:
-    """Begin to add a machine by SSH."""
+    """Start adding a machine by SSH."""
     user, host = parse_target(form.get("target", "").strip())
     gpus = form.get("gpus", "").strip()
     given = {name: form[name].strip() for name in ("name", "slots", "port") if form.get(name, "").strip()}
@@ -44,34 +44,34 @@ def add_machine(ctx: Ctx, request: Request, _: Admin, form: Fields) -> Response:
 
 @router.post("/machines/{machine}/drain")
 def drain(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
-    """Start nothing new on it."""
+    """Drain a machine: no new jobs start on it."""
     made = pool.drain(ctx, machine, draining=True)
-    return done(request, f"Nothing new starts on {made.name}.", "/machines")
+    return done(request, f"{made.name} is draining: no new jobs start on it.", "/machines")
 
 
 @router.post("/machines/{machine}/undrain")
 def undrain(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
-    """Use it again."""
+    """Return a drained machine to service."""
     made = pool.drain(ctx, machine, draining=False)
-    return done(request, f"{made.name} is used again.", "/machines")
+    return done(request, f"{made.name} is in service again.", "/machines")
 
 
 @router.post("/machines/{machine}/remove")
 def remove(ctx: Ctx, request: Request, _: Admin, machine: str) -> Response:
-    """End what runs there for the pool, and forget it."""
+    """Remove a machine from the pool and stop everything the pool runs on it."""
     name = pool.get(ctx, machine).name
     pool.remove(ctx, machine, force=False)
-    return done(request, f"{name} has left the pool.", "/machines")
+    return done(request, f"{name} was removed from the pool.", "/machines")
 
 
 @router.get("/queue")
 def queue(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """What waits, in order, and for what."""
+    """Show the waiting jobs in queue order, with the reason why each waits."""
     return page(request, ctx, principal, "queue.html", {"queue": overview.queue(ctx, principal)}, part="_queue.html")
 
 
 @router.get("/usage")
 def usage(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """Slot time and bytes by workspace; the store as a whole for admins."""
+    """Show slot time and stored bytes by workspace; for admins also the whole store."""
     data = dict(overview.usage(ctx, principal)) | {"store": overview.store(ctx) if principal.is_admin else None}
     return page(request, ctx, principal, "usage.html", data)

@@ -1,4 +1,4 @@
-"""Secrets of a workspace. Values go in and never come out."""
+"""Secrets of a workspace. Values can be written but are never shown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from shoal.core.people import SecretSet
 from shoal.server.context import Ctx
+from shoal.server.people import secrets
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import secrets
 from shoal.server.web.forms import Fields, done, parse
 from shoal.server.web.nav import base_path
 from shoal.server.web.render import page
@@ -18,14 +18,14 @@ router = APIRouter(prefix="/w/{workspace}/secrets")
 
 @router.get("")
 def list_secrets(ctx: Ctx, request: Request, access: Viewer) -> Response:
-    """Their names."""
+    """Show the names of the secrets."""
     data = {"secrets": secrets.list_secrets(ctx, access)}
     return page(request, ctx, access, "secrets.html", data, part="_secrets.html")
 
 
 @router.post("")
 def set_secret(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Response:
-    """Make one, or replace its value."""
+    """Create a secret, or replace its value."""
     body = parse(SecretSet, name=form.get("name", "").strip(), value=form.get("value", ""))
     made = secrets.set_secret(ctx, access, body)
     return done(request, f"{made.name} is set.", request.url.path)
@@ -33,6 +33,6 @@ def set_secret(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Resp
 
 @router.post("/{name}/delete")
 def delete(ctx: Ctx, request: Request, access: Worker, name: str) -> Response:
-    """Remove one."""
+    """Delete a secret."""
     secrets.delete_secret(ctx, access, name)
-    return done(request, f"{name} is gone.", f"{base_path(access)}/secrets")
+    return done(request, f"{name} was deleted.", f"{base_path(access)}/secrets")

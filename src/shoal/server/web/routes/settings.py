@@ -1,4 +1,4 @@
-"""One's own settings: name, password, theme, and where one is signed in."""
+"""Settings of the user: name, password, theme and open sessions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from shoal.core.people import PasswordChange, ProfileChange
-from shoal.server.callers import Address
 from shoal.server.context import Ctx
+from shoal.server.people import sessions, sign_in
 from shoal.server.policy import Keyholder, Reader
-from shoal.server.services import people, sessions
+from shoal.server.request_origin import Address
 from shoal.server.web import entry
 from shoal.server.web.format import plural
 from shoal.server.web.forms import Fields, done, parse
@@ -21,9 +21,9 @@ _PAGE = "/settings"
 
 @router.get(_PAGE)
 def settings(ctx: Ctx, request: Request, principal: Reader) -> Response:
-    """Who one is, and what one can change about it."""
+    """Show the user's account and open sessions."""
     data = {
-        "user": people.me(ctx, principal),
+        "user": sign_in.me(ctx, principal),
         "has_password": entry.has_password(ctx, principal),
         "sessions": sessions.list_sessions(ctx, principal),
     }
@@ -32,33 +32,33 @@ def settings(ctx: Ctx, request: Request, principal: Reader) -> Response:
 
 @router.get("/account")
 def account(_: Reader) -> Response:
-    """Where these settings were before."""
+    """Redirect from the former address of the settings."""
     return RedirectResponse(_PAGE, 303)
 
 
 @router.post("/settings/profile")
 def change_profile(ctx: Ctx, request: Request, principal: Keyholder, form: Fields) -> Response:
-    """Change the name others see."""
-    people.change_profile(ctx, principal, parse(ProfileChange, name=form.get("name", "")))
+    """Change the display name."""
+    sign_in.change_profile(ctx, principal, parse(ProfileChange, name=form.get("name", "")))
     return done(request, "Saved.", _PAGE)
 
 
 @router.post("/settings/password")
 def change_password(ctx: Ctx, request: Request, principal: Keyholder, form: Fields, address: Address) -> Response:
-    """Change the password, ending every other session."""
+    """Change the password and end all other sessions."""
     body = parse(PasswordChange, old_password=form.get("old", ""), new_password=form.get("new", ""))
-    people.change_password(ctx, principal, body, address=address)
+    sign_in.change_password(ctx, principal, body, address=address)
     return done(request, "Password changed. Every other session has ended.", _PAGE)
 
 
 @router.post("/settings/sessions/end-others")
 def end_others(ctx: Ctx, request: Request, principal: Keyholder) -> Response:
-    """Sign out everywhere else."""
+    """End all sessions except this one."""
     return done(request, f"{plural(sessions.end_others(ctx, principal), 'session')} ended.", _PAGE)
 
 
 @router.post("/settings/sessions/{session}/end")
 def end_session(ctx: Ctx, request: Request, principal: Keyholder, session: str) -> Response:
-    """Sign out in one place."""
+    """End one session."""
     sessions.end_session(ctx, principal, session)
-    return done(request, "Signed out there.", _PAGE)
+    return done(request, "Session ended.", _PAGE)

@@ -1,4 +1,4 @@
-"""Style sheet, scripts, pictures: files of the package, open to all."""
+"""Style sheet, scripts and images: files of the package, open to everyone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter()
 
 @router.get("/static/{path:path}", dependencies=[Anyone])
 async def static(request: Request, path: str, v: str = "") -> Response:
-    """A file of the console's own. From memory: a page asks for eight of them at once, and waits for some."""
+    """Return a static file of the console from memory: a page requests eight of them at once."""
     body = _contents(path)
     version = asset_version(path)
     headers = {
@@ -40,5 +40,5 @@ def _contents(path: str) -> bytes:
 
 @router.get("/favicon.ico", dependencies=[Anyone])
 def favicon() -> Response:
-    """What browsers ask for by themselves."""
+    """Return the icon that browsers request by themselves."""
     return FileResponse(STATIC / "img/favicon.svg", media_type="image/svg+xml")

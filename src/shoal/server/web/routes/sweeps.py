@@ -1,4 +1,4 @@
-"""Sweeps: the list, one sweep with its trials, and what one can do to it."""
+"""Sweeps: the list, one sweep with its trials, and the actions on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from shoal.core.sweeps import TrialOrder
 from shoal.server.context import Ctx
 from shoal.server.policy import Viewer, Worker
-from shoal.server.services import sweeps as service
+from shoal.server.sweeps import service
 from shoal.server.web import sweeps
 from shoal.server.web.forms import Fields, done, go
 from shoal.server.web.nav import base_path, sweep_path
@@ -23,7 +23,7 @@ _PAGE = 50
 
 @router.get("")
 def list_sweeps(ctx: Ctx, request: Request, access: Viewer) -> Response:
-    """Sweeps of the workspace, newest first."""
+    """List the sweeps of the workspace, newest first."""
     data = {"sweeps": service.summaries(ctx, access, limit=_LISTED)}
     return page(request, ctx, access, "sweeps.html", data, part="_sweeps.html")
 
@@ -38,7 +38,7 @@ def one(
     after: Annotated[int | None, Query(ge=0)] = None,
     part: Literal["head", "trials"] = "head",
 ) -> Response:
-    """How it is going, its best trial, and all its trials; as JSON, the charts' points too."""
+    """Show the progress of a sweep and its trials; as JSON, also the points for the charts."""
     view = service.get(ctx, access, sweep)
     found = service.trials(ctx, access, view.id, order=order, limit=_PAGE + 1, after=after)
     data = sweeps.page_data(ctx, access, view) | {
@@ -55,21 +55,21 @@ def one(
 
 @router.post("/{sweep}/stop")
 def stop(ctx: Ctx, request: Request, access: Worker, sweep: str) -> Response:
-    """Begin no more trials, and stop those that run."""
+    """Stop a sweep: start no more trials, and stop the running ones."""
     view = service.stop(ctx, access, sweep)
     return done(request, f"Stopping {view.name}.", sweep_path(base_path(access), view.name, view.id))
 
 
 @router.post("/{sweep}/rerun")
 def rerun(ctx: Ctx, request: Request, access: Worker, sweep: str, form: Fields) -> Response:
-    """Go on with a sweep that has ended; with `failed`, run its failed trials again."""
+    """Continue a sweep that has ended; with `failed`, run its failed trials again."""
     view = service.rerun(ctx, access, sweep, failed=form.get("failed") == "1")
-    return done(request, f"{view.name} goes on.", sweep_path(base_path(access), view.name, view.id))
+    return done(request, f"{view.name} is running again.", sweep_path(base_path(access), view.name, view.id))
 
 
 @router.post("/{sweep}/delete")
 def delete(ctx: Ctx, request: Request, access: Worker, sweep: str, form: Fields) -> Response:
-    """Remove a sweep that has ended, and with `jobs` its jobs."""
+    """Delete a sweep that has ended; with `jobs`, also its jobs."""
     service.delete(ctx, access, sweep, jobs=form.get("jobs") == "1")
     listing = f"{base_path(access)}/sweeps"
     return go(request, listing) if form.get("then") == "list" else done(request, "Sweep deleted.", listing)

@@ -1,4 +1,4 @@
-"""What transfer.js calls: files in parts, then a dataset or a source."""
+"""Uploads by transfer.js: files arrive in parts, then become a dataset or a source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from shoal.core.datasets import DatasetCommitted
 from shoal.server.context import Ctx
 from shoal.server.policy import Worker
-from shoal.server.web import uploads
+from shoal.server.web.files import uploads
 
 router = APIRouter(prefix="/w/{workspace}/uploads")
 
@@ -19,32 +19,38 @@ router = APIRouter(prefix="/w/{workspace}/uploads")
 def begin(
     ctx: Ctx, access: Worker, size: Annotated[int, Query(ge=0)], purpose: uploads.Purpose = "dataset"
 ) -> uploads.Upload:
-    """Announce an upload."""
+    """Begin an upload."""
     return uploads.begin(ctx, access, size, purpose)
+
+
+@router.get("/{upload}")
+def arrived(ctx: Ctx, access: Worker, upload: str) -> uploads.Arrived:
+    """Return which parts of an interrupted upload have arrived."""
+    return uploads.arrived(ctx, access, upload)
 
 
 @router.put("/{upload}")
 async def put_part(
     ctx: Ctx, access: Worker, upload: str, path: str, offset: Annotated[int, Query(ge=0)], request: Request
 ) -> dict[str, int]:
-    """One part of one file."""
+    """Write one part of one file."""
     data = await request.body()
     return {"have": await run_in_threadpool(uploads.put_part, ctx, access, upload, path, offset, data)}
 
 
 @router.post("/{upload}/dataset", status_code=201)
 def to_dataset(ctx: Ctx, access: Worker, upload: str, name: str, unpack: bool = True) -> DatasetCommitted:
-    """Make a dataset's next version of what has arrived."""
+    """Create the next version of a dataset from an upload."""
     return uploads.to_dataset(ctx, access, upload, name, unpacked=unpack)
 
 
 @router.post("/{upload}/source", status_code=201)
 def to_source(ctx: Ctx, access: Worker, upload: str, title: str) -> uploads.Sent:
-    """Make code for a job of what has arrived."""
+    """Create a source for a job from an upload."""
     return uploads.to_source(ctx, access, upload, title)
 
 
 @router.delete("/{upload}", status_code=204)
 def give_up(ctx: Ctx, access: Worker, upload: str) -> None:
-    """Forget what has arrived."""
+    """Delete an upload."""
     uploads.give_up(ctx, access, upload)

@@ -7,7 +7,8 @@ const CUBE = [0, 95, 135, 175, 215, 255];
 export function render(text) {
   const shown = text.includes("\r") ? text.replace(/\r+$/, "").split("\r").pop() : text;
   const out = document.createDocumentFragment();
-  let style = fresh(), at = 0;
+  let style = fresh(),
+    at = 0;
   for (const match of shown.matchAll(ESCAPE)) {
     add(out, shown.slice(at, match.index), style);
     at = match.index + match[0].length;
@@ -39,14 +40,25 @@ function apply(style, codes) {
     const code = list[i];
     if (code === 0) next = fresh();
     else if (code >= 1 && code <= 4) next.classes.add(`a${code}`);
-    else if (code === 22) { next.classes.delete("a1"); next.classes.delete("a2"); }
-    else if (code === 23) next.classes.delete("a3");
+    else if (code === 22) {
+      next.classes.delete("a1");
+      next.classes.delete("a2");
+    } else if (code === 23) next.classes.delete("a3");
     else if (code === 24) next.classes.delete("a4");
-    else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) { next.fg = `a${code}`; next.colour = null; }
-    else if (code === 39) { next.fg = next.colour = null; }
-    else if (code === 38 && list[i + 1] === 5) { next.fg = null; Object.assign(next, indexed(list[i + 2])); i += 2; }
-    else if (code === 38 && list[i + 1] === 2) { next.fg = null; next.colour = rgb(list.slice(i + 2, i + 5)); i += 4; }
-    else if (code === 48) i += list[i + 1] === 5 ? 2 : 4;
+    else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) {
+      next.fg = `a${code}`;
+      next.colour = null;
+    } else if (code === 39) {
+      next.fg = next.colour = null;
+    } else if (code === 38 && list[i + 1] === 5) {
+      next.fg = null;
+      Object.assign(next, indexed(list[i + 2]));
+      i += 2;
+    } else if (code === 38 && list[i + 1] === 2) {
+      next.fg = null;
+      next.colour = rgb(list.slice(i + 2, i + 5));
+      i += 4;
+    } else if (code === 48) i += list[i + 1] === 5 ? 2 : 4;
   }
   return next;
 }
@@ -59,5 +71,5 @@ function indexed(n) {
   return { colour: rgb([CUBE[Math.floor(i / 36)], CUBE[Math.floor(i / 6) % 6], CUBE[i % 6]]) };
 }
 
-// On a dark ground, a colour too dark to read is lifted.
+// On a dark background, a colour too dark to read is lightened.
 const rgb = (parts) => `rgb(${parts.map((v) => Math.min(255, Math.max(60, v | 0))).join(" ")})`;

@@ -1,5 +1,5 @@
-// What every page has: copying, asking before acting, saying what happened, keeping times fresh.
-import { ago } from "./times.js";
+// Functions of every page: copy buttons, confirmations, notices, relative times that stay current.
+import { ago, clock } from "./times.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -11,17 +11,63 @@ document.addEventListener("click", (event) => {
   const open = target?.closest("[data-open]");
   if (open) return openDialog(open);
   if (target?.closest("[data-close]")) target.closest("dialog")?.close();
+  if (target?.closest("[data-palette]")) import("./palette.js").then((palette) => palette.showPalette());
   if (target?.closest("#menu")) toggleMenu();
   else if (document.body.classList.contains("menu-open") && !target?.closest("#side")) toggleMenu(false);
   if (target?.closest("#theme")) window.shoalTheme();
-  for (const menu of document.querySelectorAll("details.switcher[open]")) if (!menu.contains(target)) menu.open = false;
+  closeMenus(target);
 });
 
+/** Closes the menus of the page, but for the one that holds an element. */
+function closeMenus(target = null) {
+  for (const menu of document.querySelectorAll("details.switcher[open], details.menu[open]")) {
+    if (menu.contains(target)) continue;
+    if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+    menu.open = false;
+  }
+}
+
+const PLACES = {
+  h: "/",
+  r: "/runs",
+  j: "/jobs",
+  s: "/sweeps",
+  d: "/datasets",
+  c: "/checkpoints",
+  m: "/machines",
+  q: "/queue",
+};
+let going = 0;
+function shortcut({ key, ctrlKey, metaKey, altKey, target }) {
+  if ((ctrlKey || metaKey) && key.toLowerCase() === "k")
+    return import("./palette.js").then((palette) => palette.showPalette());
+  if (ctrlKey || metaKey || altKey || target.closest?.("input, textarea, select, dialog, [contenteditable]"))
+    return null;
+  const links = [...document.querySelectorAll(".side li a")].map((link) => link.getAttribute("href")),
+    jobs = links.find((href) => href.endsWith("/jobs"));
+  if (key === "?") return import("./palette.js").then((palette) => palette.showKeys());
+  if (key === "t" && Date.now() - going > 1000) return window.shoalTheme?.() ?? true;
+  if (key === "n" && jobs) return location.assign(`${jobs}/new`) ?? true;
+  if (key === "g") {
+    going = Date.now();
+    return true;
+  }
+  const place = Date.now() - going < 1000 && PLACES[key],
+    found = place && links.find((href) => (place === "/" ? href === "/" : href.endsWith(place)));
+  return found ? (location.assign(found) ?? true) : null;
+}
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") toggleMenu(false);
+  if (event.key === "Escape") {
+    toggleMenu(false);
+    closeMenus();
+  }
+  if (document.querySelector(".side") && shortcut(event)) event.preventDefault();
   if (event.key === "/" && !event.target.closest?.("input, textarea, select, dialog")) {
     const search = document.querySelector("main input[type=search]");
-    if (search) { event.preventDefault(); search.focus(); }
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
   }
 });
 
@@ -36,7 +82,8 @@ async function copyText(button) {
   const text = button.dataset.copy;
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // not a secure context
+  } catch {
+    // not a secure context
     const area = document.createElement("textarea");
     area.value = text;
     document.body.append(area);
@@ -44,7 +91,8 @@ async function copyText(button) {
     document.execCommand("copy");
     area.remove();
   }
-  const use = button.querySelector("use"), before = use?.getAttribute("href");
+  const use = button.querySelector("use"),
+    before = use?.getAttribute("href");
   use?.setAttribute("href", before.replace(/#.*/, "#check"));
   setTimeout(() => use?.setAttribute("href", before), 1200);
   toast("Copied.", "ok", 1500);
@@ -56,7 +104,8 @@ function openDialog(button) {
   const form = dialog.querySelector("form");
   for (const field of dialog.querySelectorAll("[data-fill]")) {
     const value = button.dataset[field.dataset.fill] ?? "";
-    if ("value" in field) field.value = value; else field.textContent = value;
+    if ("value" in field) field.value = value;
+    else field.textContent = value;
   }
   if (form && button.dataset.action) {
     form.action = button.dataset.action;
@@ -82,8 +131,9 @@ export function toast(text, kind = "", ms = 6000) {
   setTimeout(() => box.remove(), ms);
 }
 
-// Asking: htmx's confirm becomes our dialog. What it asks about stays in the page meanwhile: htmx sends nothing for what is gone.
-let askedBy = null, isStale = false;
+// Confirmation: replaces htmx's confirm with our dialog. The element must stay in the page meanwhile: htmx sends nothing for a removed one.
+let askedBy = null,
+  isStale = false;
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
   if (!askedBy || !detail.target?.contains(askedBy)) return;
   detail.shouldSwap = false;
@@ -92,7 +142,9 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 document.addEventListener("htmx:confirm", (event) => {
   if (!event.detail.question) return;
   event.preventDefault();
-  const { dataset } = event.detail.elt, ask = $("ask"), yes = ask.querySelector("[data-answer=yes]");
+  const { dataset } = event.detail.elt,
+    ask = $("ask"),
+    yes = ask.querySelector("[data-answer=yes]");
   $("ask-title").textContent = event.detail.question;
   $("ask-detail").textContent = dataset.confirmDetail || "";
   yes.textContent = dataset.confirmYes || "Yes";
@@ -113,7 +165,7 @@ document.addEventListener("htmx:confirm", (event) => {
   ask.showModal();
 });
 
-// What the server says.
+// Messages from the server.
 document.addEventListener("shoal:toast", (event) => toast(event.detail.text, "ok"));
 document.addEventListener("htmx:responseError", ({ detail: { xhr, elt } }) => {
   if (xhr.status === 401) return signedOut(elt);
@@ -121,7 +173,9 @@ document.addEventListener("htmx:responseError", ({ detail: { xhr, elt } }) => {
   try {
     const { error } = JSON.parse(xhr.responseText);
     text = error.hint ? `${error.message} (${error.hint})` : error.message;
-  } catch { /* not ours */ }
+  } catch {
+    /* not ours */
+  }
   const place = elt.closest("[data-errors], form");
   if (place && "resetOnError" in place.dataset) place.reset();
   if (errorSlot(place)) showError(place, text);
@@ -150,7 +204,7 @@ function errorSlot(place) {
 
 let told = false;
 export function signedOut(elt) {
-  // A page that only refreshes itself says so once; a form says so each time, and keeps what was typed.
+  // A refresh that fails is reported once; a form that fails is reported each time, and keeps what was typed.
   const isForm = elt instanceof Element && elt.closest("form");
   if (told && !isForm) return;
   told = true;
@@ -161,7 +215,7 @@ export function signedOut(elt) {
 function gone() {
   if (told) return;
   told = true;
-  toast("This is not here any more: it was deleted elsewhere.", "bad", 15000);
+  toast("This no longer exists: it was deleted elsewhere.", "bad", 15000);
 }
 
 export function offline(is) {
@@ -169,7 +223,12 @@ export function offline(is) {
   if (sign) sign.hidden = !is;
 }
 
-// Jobs that ended while we looked on. Many at once are told in one.
+// A request without an answer is no error of the page: its stream shows that the server is unreachable, and what is new when it is back.
+addEventListener("unhandledrejection", (event) => {
+  if (event.reason instanceof TypeError && /fetch|load failed/i.test(event.reason.message)) event.preventDefault();
+});
+
+// Jobs that ended while the page was open; several at once are reported in one notice.
 const KIND = { succeeded: "ok", finished: "ok", failed: "bad" };
 export function ended(jobs) {
   if (jobs.length > 3) {
@@ -178,10 +237,12 @@ export function ended(jobs) {
   } else for (const { name, status } of jobs) toast(`${name} ${status}.`, KIND[status], 10000);
 }
 const ACTIVE = new Set(["queued", "starting", "running"]);
-const statuses = (root) => new Map([...root.querySelectorAll("[data-job]")].map((row) => [row.dataset.job, row.dataset]));
+const statuses = (root) =>
+  new Map([...root.querySelectorAll("[data-job]")].map((row) => [row.dataset.job, row.dataset]));
 const seen = new Map();
 document.addEventListener("htmx:beforeSwap", ({ detail: { target } }) => {
-  if (target?.dataset && "watch" in target.dataset) for (const [id, data] of statuses(target)) seen.set(id, data.status);
+  if (target?.dataset && "watch" in target.dataset)
+    for (const [id, data] of statuses(target)) seen.set(id, data.status);
 });
 document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
   freshen();
@@ -193,18 +254,19 @@ document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
   }
 });
 
-// On a narrow screen the tab one is on may be out of sight.
-for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
-  const bar = tab.parentElement;
-  bar.scrollLeft += tab.getBoundingClientRect().left - bar.getBoundingClientRect().left - 24;
-}
-
 function freshen() {
   for (const time of document.querySelectorAll("time[data-ago]")) time.textContent = ago(time.dateTime);
+  for (const time of document.querySelectorAll("time[data-ago], time[data-clock]")) {
+    const text = clock(Date.parse(time.dateTime));
+    time.title = text;
+    if ("clock" in time.dataset) time.textContent = text;
+  }
 }
+freshen();
 setInterval(freshen, 10000);
+addEventListener("shoal:zone", freshen);
 
-// On a narrow screen the tab one is on may be out of sight.
+// On a narrow screen the current tab may be out of view.
 for (const here of document.querySelectorAll(".tabs [aria-current]")) {
   const { parentElement: tabs } = here;
   tabs.scrollLeft = here.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - here.offsetWidth) / 2;

@@ -1,35 +1,39 @@
-// Charts of several jobs laid over each other: one line and one colour per job.
-import { align } from "./charts.js";
-import { grid, lines } from "./grid.js";
+// Charts of several jobs: one line per job in each, in the colour the job has on every page.
+import { call } from "./api.js";
+import { colours, shade } from "./lines.js";
+import { css } from "./dom.js";
+import { Workspace } from "./workspace.js";
 
-const POINTS = 600;
-const jobs = [...document.querySelectorAll("[data-series]")].map(({ dataset }, colour) => ({ name: dataset.name, api: dataset.api, colour, has: new Set() }));
+const heads = () => [...document.querySelectorAll("[data-series]")];
+const shades = colours(heads().map(({ dataset }) => dataset.series));
+const jobs = heads().map(({ dataset }) => ({
+  key: dataset.series,
+  ids: [dataset.series],
+  label: dataset.name,
+  api: dataset.api,
+  colour: shades.get(dataset.series),
+}));
 
-async function get(path) {
-  const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${answer.status}`);
-  return answer.json();
+/** The heads of the tables have the colours of the lines; the first table is loaded again while jobs run. */
+function paint() {
+  for (const head of document.querySelectorAll("[data-colour-of]")) {
+    head.querySelector(".plot-legend i").style.background = shade(shades.get(head.dataset.colourOf) ?? 0, css);
+  }
 }
+paint();
+document.addEventListener("htmx:afterSwap", paint);
+addEventListener("shoal:theme", paint);
 
-async function names() {
-  const found = await Promise.allSettled(jobs.map(async (job) => {
-    job.has = new Set((await get(`${job.api}/metric-names`)).map(({ name }) => name));
-    return [...job.has];
-  }));
-  return [...new Set(found.flatMap(({ value }) => value ?? []))];
-}
-
-async function load(wanted, { axis, weight }) {
-  const found = await Promise.all(jobs.map(async ({ api, has }) => {
-    const mine = wanted.filter((name) => has.has(name));
-    if (!mine.length) return {};
-    const query = new URLSearchParams({ points: POINTS, axis, smoothing: weight });
-    for (const name of mine) query.append("name", name);
-    const { metrics, smoothed } = await get(`${api}/metrics?${query}`);
-    return Object.fromEntries(Object.entries(metrics).map(([name, points]) => [name, lines(points, smoothed?.[name])]));
-  }));
-  return Object.fromEntries(wanted.map((name) => [name, align(jobs.flatMap(({ name: label, colour }, i) => (found[i][name] ? [{ label, colour, ...found[i][name] }] : [])))]));
-}
-
-const { soon } = grid({ names, load });
-document.body.addEventListener("shoal:tick", soon);
+const charts = new Workspace({
+  page: "compare",
+  api: jobs[0].api.slice(0, jobs[0].api.lastIndexOf("/jobs/")),
+  runs: () => jobs,
+  names: async () => {
+    const found = await Promise.allSettled(
+      jobs.map(async (job) => (await call("GET", `${job.api}/metric-names`)).map(({ name }) => name)),
+    );
+    return found.flatMap(({ value }) => value ?? []);
+  },
+});
+charts.start();
+document.body.addEventListener("shoal:tick", () => charts.soon());

@@ -1,4 +1,4 @@
-// Figures of a job: draws the plots that are data, and fetches what has come anew for sliders that stand at the newest.
+// Figures of a job: draws plots from data, and loads new figures for sliders that are at the newest.
 import { align, Chart } from "./charts.js";
 import { api } from "./job.js";
 
@@ -22,9 +22,11 @@ async function look() {
   for (const { name, type } of await answer.json()) counts.set(key(name, type), (counts.get(key(name, type)) ?? 0) + 1);
   const cards = [...document.querySelectorAll("#figures .figure")];
   const known = new Set(cards.map(({ dataset }) => key(dataset.text, dataset.type)));
-  if ([...counts.keys()].some((name) => !known.has(name))) return void document.body.dispatchEvent(new CustomEvent("shoal:figures"));
+  if ([...counts.keys()].some((name) => !known.has(name)))
+    return void document.body.dispatchEvent(new CustomEvent("shoal:figures"));
   for (const card of cards) {
-    const count = counts.get(key(card.dataset.text, card.dataset.type)), slider = card.querySelector(".slide input");
+    const count = counts.get(key(card.dataset.text, card.dataset.type)),
+      slider = card.querySelector(".slide input");
     if (count === Number(card.dataset.count)) continue;
     card.dataset.count = count;
     if (!slider || slider.value === slider.max) window.htmx.trigger(card, "shoal:newest");
@@ -32,8 +34,38 @@ async function look() {
   }
 }
 
+// One slider for all: each shows its newest figure at or before the step.
+function scrub() {
+  const all = document.getElementById("all-steps"),
+    output = all?.parentElement.querySelector("output");
+  if (!all) return;
+  const sliders = () => [...document.querySelectorAll("#figures .slide input")],
+    stepsOf = (slider) => slider.dataset.steps.split(",").map(Number);
+  const steps = [...new Set(sliders().flatMap(stepsOf))].sort((a, b) => a - b);
+  Object.assign(all, { max: steps.length - 1, value: steps.length - 1 });
+  all.addEventListener("input", () => {
+    const step = steps[Number(all.value)];
+    output.value = `step ${step}`;
+    for (const slider of sliders()) {
+      const at = Math.max(
+        0,
+        stepsOf(slider).findLastIndex((one) => one <= step),
+      );
+      if (Number(slider.value) === at) continue;
+      slider.value = at;
+      slider.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+  });
+}
+scrub();
+
 let timer = null;
-const soon = () => { timer ??= setTimeout(() => { timer = null; if (!document.hidden) look().catch(() => {}); }, EVERY_MS); };
+const soon = () => {
+  timer ??= setTimeout(() => {
+    timer = null;
+    if (!document.hidden) look().catch(() => {});
+  }, EVERY_MS);
+};
 document.body.addEventListener("shoal:metrics", soon);
 document.body.addEventListener("shoal:end", soon);
 document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => draw(target.isConnected ? target : document));

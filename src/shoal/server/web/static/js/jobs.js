@@ -1,5 +1,7 @@
-// Jobs ticked in the list, to be compared; they stay ticked when the list loads anew.
-const form = document.getElementById("compare"), button = form.querySelector("button"), chosen = new Map();
+// Jobs selected in the list, to be compared; they stay selected when the list reloads.
+const form = document.getElementById("compare"),
+  button = form.querySelector("button"),
+  chosen = new Map();
 
 function show() {
   button.disabled = chosen.size < 2;
@@ -8,7 +10,8 @@ function show() {
 
 document.addEventListener("change", ({ target }) => {
   if (target.name !== "job" || target.type !== "checkbox") return;
-  if (target.checked) chosen.set(target.value, true); else chosen.delete(target.value);
+  if (target.checked) chosen.set(target.value, true);
+  else chosen.delete(target.value);
   show();
 });
 document.addEventListener("htmx:afterSwap", () => {
@@ -18,6 +21,6 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   location.assign(`${form.getAttribute("action")}?jobs=${[...chosen.keys()].join(",")}`);
 });
-// What the browser kept ticked from before.
+// Boxes that the browser kept checked from before.
 for (const box of document.querySelectorAll("input[name=job]:checked")) chosen.set(box.value, true);
 show();

@@ -1,17 +1,27 @@
-// Keeps list pages up to date: the server tells what changes, and parts of the page that wait for it load anew.
+// Keeps list pages up to date: the server reports changes, and the parts of the page that depend on them reload.
 import { ended } from "./app.js";
 import { Changes } from "./sse.js";
 
 const OVER = new Set(["succeeded", "failed", "stopped"]);
-const LOOK_MS = 500, PROGRESS_MS = 3000, DATA_MS = 4000;
-const told = new Set(), known = new Map();
-let due = Infinity, first = true, fresh = [];
-const want = (ms) => { due = Math.min(due, Date.now() + ms); };
+const LOOK_MS = 500,
+  PROGRESS_MS = 3000,
+  DATA_MS = 4000;
+const told = new Set(),
+  known = new Map();
+let due = Infinity,
+  first = true,
+  fresh = [];
+const want = (ms) => {
+  due = Math.min(due, Date.now() + ms);
+};
 
 new Changes({
-  hello: () => { if (!first) want(0); first = false; },
+  hello: () => {
+    if (!first) want(0);
+    first = false;
+  },
   job: ({ job, waiting, sweep }) => {
-    // A new state is shown at once; a job that only got further can wait a moment.
+    // A new state is shown immediately; mere progress can wait a moment.
     const state = JSON.stringify([job.status, job.attempts, job.stop_requested, waiting]);
     want(known.get(job.id) === state ? PROGRESS_MS : 0);
     known.set(job.id, state);
@@ -35,12 +45,18 @@ function note(job) {
   fresh.push(job);
 }
 
-// Only while somebody looks, and not under an open dialog, a selection or someone's hands.
-const busy = () => document.hidden || document.querySelector("dialog[open]") || String(getSelection())
-  || document.activeElement?.closest?.("[hx-trigger*='shoal:tick'] form");
+// Only while the page is visible, and not during an open dialog, a selection or input.
+const busy = () =>
+  document.hidden ||
+  document.querySelector("dialog[open], :popover-open") ||
+  String(getSelection()) ||
+  document.activeElement?.closest?.("[hx-trigger*='shoal:tick'] form");
 setInterval(() => {
-  if (fresh.length) { ended(fresh); fresh = []; }
-  // Data on its way in is no job, and nobody tells of it.
+  if (fresh.length) {
+    ended(fresh);
+    fresh = [];
+  }
+  // A dataset import is not a job, so no event reports it.
   if (document.querySelector("main .status.importing, main .status.uploading")) want(DATA_MS);
   if (due > Date.now() || busy()) return;
   due = Infinity;

@@ -2,12 +2,21 @@
 import { signedOut, toast } from "./app.js";
 import { render } from "./ansi.js";
 import { follower } from "./job.js";
+import { clock } from "./times.js";
 
 const MAX_LINES = 5000;
 const SEGMENT = 2 ** 21; // a place is a segment and the number of a line in it: see logs.py
 const $ = (id) => document.getElementById(id);
-const log = $("log"), base = $("log-card").dataset.path, note = $("log-note"), tail = $("log-tail");
-let first = 0, earlier = false, busy = false, live = true, sticky = true, generation = 0;
+const log = $("log"),
+  base = $("log-card").dataset.path,
+  note = $("log-note"),
+  tail = $("log-tail");
+let first = 0,
+  earlier = false,
+  busy = false,
+  live = true,
+  sticky = true,
+  generation = 0;
 
 const filters = () => {
   const given = {};
@@ -19,36 +28,77 @@ const filters = () => {
 };
 
 async function ask(what, params = {}) {
-  const answer = await fetch(`${base}/${what}?${new URLSearchParams({ ...filters(), ...params })}`, { headers: { Accept: "application/json" } });
-  if (answer.status === 401) { signedOut(log); throw new Error("signed out"); }
+  const answer = await fetch(`${base}/${what}?${new URLSearchParams({ ...filters(), ...params })}`, {
+    headers: { Accept: "application/json" },
+  });
+  if (answer.status === 401) {
+    signedOut(log);
+    throw new Error("signed out");
+  }
   const body = await answer.json();
-  if (!answer.ok) { toast(body.error?.message ?? "That did not work.", "bad"); throw new Error(answer.status); }
+  if (!answer.ok) {
+    toast(body.error?.message ?? "That did not work.", "bad");
+    throw new Error(answer.status);
+  }
   return body;
 }
 
-function node(line) {
-  const row = document.createElement("div"), time = document.createElement("time"), who = document.createElement("span"), text = document.createElement("span");
+function node(line, at = null) {
+  const row = document.createElement("div"),
+    time = document.createElement("time"),
+    who = document.createElement("span"),
+    text = document.createElement("span");
   row.className = `ln ${line.stream === "out" ? "" : line.stream}`;
-  const at = new Date(line.at * 1000);
-  time.dateTime = at.toISOString();
-  time.title = at.toISOString();
-  time.textContent = at.toTimeString().slice(0, 8);
+  const moment = new Date(line.at * 1000);
+  time.dateTime = moment.toISOString();
+  time.title = clock(moment.getTime());
+  time.textContent = time.title.slice(11, 19);
   who.className = "who";
   who.textContent = line.rank === null ? "shoal" : `rank ${line.rank}`;
   who.title = `attempt ${line.attempt}, node ${line.node}`;
   text.className = "tx";
   text.append(render(line.text));
   row.append(time, who, text);
+  if (at !== null) {
+    row.dataset.at = at;
+    time.tabIndex = 0;
+    time.setAttribute("role", "button");
+    time.setAttribute("aria-label", `Link to this line, ${time.textContent}`);
+    const link = () => choose(row, line);
+    time.addEventListener("click", (event) => {
+      event.stopPropagation();
+      link();
+    });
+    time.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") link();
+    });
+  }
   return row;
 }
 
-function put(lines, where, batch) {
+function put(lines, where, batch, places = []) {
   const all = document.createDocumentFragment();
-  for (const line of lines) all.append(Object.assign(node(line), { batch }));
-  if (where === "top") log.prepend(all); else log.append(all);
+  lines.forEach((line, i) => all.append(Object.assign(node(line, places[i] ?? null), { batch })));
+  if (where === "top") log.prepend(all);
+  else log.append(all);
 }
 
-const say = (text) => { note.textContent = text; };
+/** Marks a line; the address becomes a link to it, and its point on the curves is offered. */
+function choose(row, line) {
+  for (const other of log.querySelectorAll(".mark")) other.classList.remove("mark");
+  row.classList.add("mark");
+  history.replaceState(null, "", `${location.pathname}${location.search}#L${row.dataset.at}`);
+  const curve = document.createElement("a"),
+    copy = document.createElement("button");
+  Object.assign(curve, { href: `${base.replace(/\/logs$/, "/metrics")}?at=${line.at}`, textContent: "On the curves" });
+  Object.assign(copy, { type: "button", className: "copy", textContent: "Copy link" });
+  copy.dataset.copy = location.href;
+  note.replaceChildren(curve, " ", copy);
+}
+
+const say = (text) => {
+  note.textContent = text;
+};
 const blank = (text) => {
   const p = document.createElement("p");
   p.className = "none";
@@ -64,7 +114,8 @@ async function showEnd() {
   if (mine !== generation) return;
   log.replaceChildren();
   ({ first, earlier } = slice);
-  if (slice.lines.length) put(slice.lines, "end", slice.next); else blank("Nothing was logged yet. Lines show up here as they come.");
+  if (slice.lines.length) put(slice.lines, "end", slice.next, slice.places);
+  else blank("Nothing was logged yet. Lines appear here as they arrive.");
   say("");
   toBottom();
   follower.params = filters();
@@ -81,16 +132,18 @@ async function showEarlier() {
       slice = await ask("lines", { before: first });
       ({ first, earlier } = slice);
     } while (earlier && !slice.lines.length); // a rank that was silent for long
-    put(slice.lines, "top", slice.next);
+    put(slice.lines, "top", slice.next, slice.places);
     log.scrollTop += log.scrollHeight - height;
-  } finally { busy = false; }
+  } finally {
+    busy = false;
+  }
 }
 
 function setLive(on) {
   live = sticky = on;
   tail.setAttribute("aria-pressed", String(on));
 }
-// What leaves at the top goes as it came, so that scrolling up can bring it back whole.
+// Lines are removed at the top in the blocks in which they came, so that scrolling up can restore them.
 function trim() {
   while (log.childElementCount > MAX_LINES && log.firstElementChild.batch !== log.lastElementChild.batch) {
     const { batch } = log.firstElementChild;
@@ -99,7 +152,9 @@ function trim() {
     earlier = true;
   }
 }
-const toBottom = () => { log.scrollTop = log.scrollHeight; };
+const toBottom = () => {
+  log.scrollTop = log.scrollHeight;
+};
 
 document.body.addEventListener("shoal:log", ({ detail }) => {
   if (!live) return;
@@ -108,7 +163,7 @@ document.body.addEventListener("shoal:log", ({ detail }) => {
   if (sticky) trim();
   if (sticky) toBottom();
 });
-document.body.addEventListener("shoal:end", () => say("The job is over; this is all."));
+document.body.addEventListener("shoal:end", () => say("The job has ended; this is the end of the log."));
 
 log.addEventListener("scroll", () => {
   if (!live) return;
@@ -116,26 +171,37 @@ log.addEventListener("scroll", () => {
   tail.setAttribute("aria-pressed", String(sticky));
   if (log.scrollTop < 200) showEarlier();
 });
-tail.addEventListener("click", () => (live ? (setLive(true), toBottom()) : ($("log-search").value = "", showEnd())));
+tail.addEventListener("click", () => (live ? (setLive(true), toBottom()) : (($("log-search").value = ""), showEnd())));
 
-// Search: matching lines first; a click shows one among its neighbours.
+// Search: lists matching lines; a click shows the lines around one.
 let typing = null;
-$("log-search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(search, 300); });
-$("log-tools").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+$("log-search").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(search, 300);
+});
+$("log-tools").addEventListener("submit", (event) => {
+  event.preventDefault();
+  search();
+});
 $("log-tools").addEventListener("change", (event) => {
   if (!event.target.matches("select")) return;
   $("log-download").href = `${base}/download?${new URLSearchParams(filters())}`;
-  if ($("log-search").value) search(); else showEnd();
+  if ($("log-search").value) search();
+  else showEnd();
 });
 
 async function search() {
   const q = $("log-search").value;
+  worker?.terminate();
   if (!q) return showEnd();
   const mine = ++generation;
   setLive(false);
   follower.close();
   blank("Searching…");
-  let after = 0, found = 0, more = true;
+  if ($("log-regex").checked) return searchRegex(q, mine);
+  let after = 0,
+    found = 0,
+    more = true;
   while (more && found < 500 && mine === generation) {
     const page = await ask("search", { q, after });
     if (mine !== generation) return;
@@ -145,42 +211,106 @@ async function search() {
     ({ cursor: after, more } = page);
     say(`${found}${more ? " so far" : ""} ${found === 1 ? "line" : "lines"}`);
   }
-  if (!found) blank("No line holds that.");
+  if (!found) blank("No line contains that.");
+}
+
+let worker = null;
+function searchRegex(pattern, mine) {
+  try {
+    new RegExp(pattern);
+  } catch (error) {
+    say("");
+    return blank(error.message);
+  }
+  let found = 0;
+  worker = new Worker("/static/js/log_worker.js", { type: "module" });
+  worker.onmessage = ({ data }) => {
+    if (mine !== generation) return worker.terminate();
+    if (data.done) {
+      say(`${found}${data.more ? " or more" : ""} ${found === 1 && !data.more ? "line" : "lines"}`);
+      if (!found) blank("No line matches.");
+      return;
+    }
+    if (!found && data.hits.length) log.replaceChildren();
+    for (const [at, text] of data.hits) addFound(at, text);
+    found += data.hits.length;
+    say(`${found} in ${data.read} lines so far`);
+  };
+  worker.postMessage({ address: `${base}/download?${new URLSearchParams({ ...filters(), places: true })}`, pattern });
+}
+function addFound(at, text) {
+  const row = document.createElement("div"),
+    shown = document.createElement("span");
+  row.className = "ln";
+  shown.className = "tx";
+  shown.append(render(text));
+  row.append(document.createElement("span"), document.createElement("span"), shown);
+  Object.assign(row, { tabIndex: 0, title: "Show the lines around it" });
+  row.addEventListener("click", () => showPlace({ around: at }, at));
+  row.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") showPlace({ around: at }, at);
+  });
+  log.append(row);
 }
 
 function addHit(hit) {
   const row = node(hit.line);
   row.tabIndex = 0;
-  row.title = "Show it among its neighbours";
+  row.title = "Show the lines around it";
   const open = () => showAround(hit);
   row.addEventListener("click", open);
-  row.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+  row.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") open();
+  });
   log.append(row);
 }
 
-async function showAround(hit) {
+const showAround = (hit) => showPlace({ around: hit.at }, hit.at);
+/** Shows the lines around a position or a time, with the line there marked. */
+async function showPlace(where, at = null) {
   const mine = ++generation;
   setLive(false);
-  const slice = await ask("lines", { around: hit.at });
+  follower.close();
+  const slice = await ask("lines", where);
   if (mine !== generation) return;
   log.replaceChildren();
-  put(slice.lines);
-  const at = slice.lines.findIndex((l) => l.at === hit.line.at && l.text === hit.line.text && l.rank === hit.line.rank);
-  const row = log.children[at];
-  row?.classList.add("mark");
+  if (!slice.lines.length) return blank("Nothing was logged then.");
+  put(slice.lines, "end", slice.next, slice.places);
+  let index = at === null ? slice.lines.findIndex((line) => line.at >= where.time) : slice.places.indexOf(at);
+  if (index < 0 && at === null) index = slice.lines.length - 1;
+  const row = log.children[index];
+  if (row) choose(row, slice.lines[index]);
   row?.scrollIntoView({ block: "center" });
+  if (slice.earlier) log.prepend(lessButton(slice.first));
   if (slice.later) log.append(moreButton(slice.next));
+}
+function lessButton(before) {
+  const gap = document.createElement("div"),
+    button = document.createElement("button");
+  gap.className = "gap";
+  Object.assign(button, { type: "button", textContent: "Show the lines before" });
+  button.addEventListener("click", async () => {
+    const slice = await ask("lines", { before }),
+      height = log.scrollHeight;
+    gap.remove();
+    put(slice.lines, "top", slice.next, slice.places);
+    if (slice.earlier) log.prepend(lessButton(slice.first));
+    log.scrollTop += log.scrollHeight - height;
+  });
+  gap.append(button);
+  return gap;
 }
 
 function moreButton(after) {
-  const gap = document.createElement("div"), button = document.createElement("button");
+  const gap = document.createElement("div"),
+    button = document.createElement("button");
   gap.className = "gap";
   button.type = "button";
-  button.textContent = "Show what follows";
+  button.textContent = "Show the next lines";
   button.addEventListener("click", async () => {
     const slice = await ask("lines", { after });
     gap.remove();
-    put(slice.lines);
+    put(slice.lines, "end", slice.next, slice.places);
     if (slice.later) log.append(moreButton(slice.next));
   });
   gap.append(button);
@@ -189,10 +319,14 @@ function moreButton(after) {
 
 async function firstError() {
   say("Looking…");
-  let after = 0, more = true;
+  let after = 0,
+    more = true;
   while (more) {
     const page = await ask("first-error", { after });
-    if (page.hits.length) { say("The first line that looks like an error"); return showAround(page.hits[0]); }
+    if (page.hits.length) {
+      say("The first line that looks like an error");
+      return showAround(page.hits[0]);
+    }
     ({ cursor: after, more } = page);
   }
   say("");
@@ -200,4 +334,12 @@ async function firstError() {
 }
 $("log-error").addEventListener("click", firstError);
 
-if (location.hash === "#first-error") firstError(); else showEnd();
+$("log-regex").addEventListener("change", () => {
+  if ($("log-search").value) search();
+});
+const wanted = location.hash.match(/^#L(\d+)$/),
+  moment = new URLSearchParams(location.search).get("at");
+if (wanted) showPlace({ around: wanted[1] }, Number(wanted[1]));
+else if (moment) showPlace({ time: moment });
+else if (location.hash === "#first-error") firstError();
+else showEnd();

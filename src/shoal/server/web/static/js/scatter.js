@@ -1,4 +1,4 @@
-// Trials as dots: something of theirs across, their result up; and a line through them where one is asked for.
+// Trials as dots: a value of theirs on the x axis, their result on the y axis; optionally with a line through them.
 import { css, cut, Plot, svg } from "./canvas.js";
 
 const NEAR = 14;
@@ -30,7 +30,8 @@ export class Scatter extends Plot {
     this.frames(pen);
     const line = this.of.line?.() ?? [];
     if (line.length) this.steps(pen, line);
-    const radius = this.radius(), faint = css("--line-strong");
+    const radius = this.radius(),
+      faint = css("--line-strong");
     for (const i of shown.order) if (!shown.passes(i)) this.dot(pen, i, radius, faint, 0.4);
     for (const i of shown.order) if (shown.passes(i)) this.dot(pen, i, radius, shown.colour(i), 0.9);
   }
@@ -43,7 +44,9 @@ export class Scatter extends Plot {
     }
   }
 
-  radius() { return this.shown.count > 400 ? 2.4 : 4; }
+  radius() {
+    return this.shown.count > 400 ? 2.4 : 4;
+  }
 
   dot(pen, i, radius, colour, alpha) {
     const spot = this.spot(this.of.place(i), this.shown.results[i]);
@@ -60,7 +63,7 @@ export class Scatter extends Plot {
     }
   }
 
-  /** The best holds until a better one comes. */
+  /** The best result stays until a better one comes: a step line. */
   steps(pen, line) {
     Object.assign(pen, { strokeStyle: css("--accent"), lineWidth: 2, globalAlpha: 1 });
     pen.beginPath();
@@ -69,7 +72,8 @@ export class Scatter extends Plot {
       const spot = this.spot(place, result);
       if (!spot) continue;
       if (before) pen.lineTo(spot[0], before[1]);
-      if (before) pen.lineTo(...spot); else pen.moveTo(...spot);
+      if (before) pen.lineTo(...spot);
+      else pen.moveTo(...spot);
       before = spot;
     }
     if (before) pen.lineTo(this.size.width - this.room.right, before[1]);
@@ -77,7 +81,10 @@ export class Scatter extends Plot {
   }
 
   frames(pen) {
-    const { width, height } = this.size, { top, bottom, left, right } = this.room, across = this.of.across(), parts = [];
+    const { width, height } = this.size,
+      { top, bottom, left, right } = this.room,
+      across = this.of.across(),
+      parts = [];
     Object.assign(pen, { strokeStyle: css("--grid"), lineWidth: 1, globalAlpha: 1 });
     pen.beginPath();
     const letters = Math.max(3, Math.floor((width - left - right) / Math.max(1, across.ticks.length) / 6.6));
@@ -91,20 +98,32 @@ export class Scatter extends Plot {
       const x = left + at * (width - left - right);
       pen.moveTo(x, top);
       pen.lineTo(x, height - bottom);
-      parts.push(svg("text", { class: "tick", x, y: height - bottom + 16, "text-anchor": "middle" }, cut(text, letters)));
+      parts.push(
+        svg("text", { class: "tick", x, y: height - bottom + 16, "text-anchor": "middle" }, cut(text, letters)),
+      );
     }
     pen.stroke();
-    parts.push(svg("text", { class: "axis-name", x: width - right, y: height - 8, "text-anchor": "end" }, `${across.name}${across.log ? " (log)" : ""}`));
+    parts.push(
+      svg(
+        "text",
+        { class: "axis-name", x: width - right, y: height - 8, "text-anchor": "end" },
+        `${across.name}${across.log ? " (log)" : ""}`,
+      ),
+    );
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(...parts);
   }
 
   nearest([x, y]) {
-    let found = null, least = NEAR;
+    let found = null,
+      least = NEAR;
     for (let i = 0; i < this.shown.count; i += 1) {
       const spot = this.spot(this.of.place(i), this.shown.results[i]);
       const away = spot && this.shown.passes(i) ? Math.hypot(spot[0] - x, spot[1] - y) : Infinity;
-      if (away < least) { least = away; found = i; }
+      if (away < least) {
+        least = away;
+        found = i;
+      }
     }
     return found;
   }

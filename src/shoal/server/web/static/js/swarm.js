@@ -1,22 +1,27 @@
-// A swarm's page: what each round brought, drawn as rounds come in.
-import { bytes, Chart, seconds, shortNumber } from "./charts.js";
+// A swarm's page: charts of its rounds, updated as rounds end.
+import { Chart } from "./charts.js";
+import { bytes, seconds, shortNumber } from "./units.js";
 
 const KINDS = [
   ["loss", "Loss", shortNumber],
-  ["performance", "Samples a second, all peers", shortNumber],
+  ["performance", "Samples per second, all peers", shortNumber],
   ["alive", "Peers", shortNumber],
-  ["seconds", "Time of a round", (v) => (v !== null && v !== undefined && v < 10 ? `${shortNumber(v)} s` : seconds(v))],
+  ["seconds", "Time of a round", seconds],
   ["bytes", "Sent in a round, all peers", bytes],
-  ["averaged", "Averaged, of all that was to be", (v) => (v === null || v === undefined ? "–" : `${shortNumber(100 * v)} %`)],
+  ["averaged", "Share of updates averaged", (v) => (v === null || v === undefined ? "–" : `${shortNumber(100 * v)} %`)],
 ];
 const EVERY_MS = 1500;
-const box = document.getElementById("charts"), none = document.getElementById("no-rounds"), charts = new Map();
-let last = "", due = false;
+const box = document.getElementById("charts"),
+  none = document.getElementById("no-rounds"),
+  charts = new Map();
+let last = "",
+  due = false;
 
 async function load() {
   const answer = await fetch(`${box.dataset.path}.json`);
   if (!answer.ok) return;
-  const { rounds } = await answer.json(), told = JSON.stringify(rounds);
+  const { rounds } = await answer.json(),
+    told = JSON.stringify(rounds);
   none.hidden = rounds.round.length > 0;
   if (told === last) return;
   last = told;
@@ -33,5 +38,13 @@ function draw(key, title, format, rounds) {
 }
 
 load();
-for (const news of ["shoal:tick", "shoal:changed"]) document.body.addEventListener(news, () => { due = true; });
-setInterval(() => { if (due && !document.hidden) { due = false; load(); } }, EVERY_MS);
+for (const news of ["shoal:tick", "shoal:changed"])
+  document.body.addEventListener(news, () => {
+    due = true;
+  });
+setInterval(() => {
+  if (due && !document.hidden) {
+    due = false;
+    load();
+  }
+}, EVERY_MS);

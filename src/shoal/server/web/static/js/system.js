@@ -1,5 +1,6 @@
 // CPU, memory, disk and GPUs of each node, one chart per kind with a line per node.
-import { align, bytes, Chart, shortNumber } from "./charts.js";
+import { align, Chart } from "./charts.js";
+import { bytes, shortNumber } from "./units.js";
 import { path } from "./job.js";
 
 const KINDS = [
@@ -12,8 +13,13 @@ const KINDS = [
   ["mem", "GPU memory", bytes],
   ["watts", "GPU power (W)", shortNumber],
   ["celsius", "GPU temperature (°C)", shortNumber],
+  ["mhz", "GPU clock (MHz)", shortNumber],
+  ["throttled", "GPU slowed by heat or power (1: yes)", shortNumber],
+  ["ecc", "GPU uncorrectable ECC errors", shortNumber],
+  ["nvlink_errors", "GPU NVLink errors", shortNumber],
 ];
-const box = document.getElementById("charts"), charts = new Map();
+const box = document.getElementById("charts"),
+  charts = new Map();
 
 async function load() {
   const answer = await fetch(`${path}/system.json`);
@@ -21,14 +27,20 @@ async function load() {
   const { samples } = await answer.json();
   document.getElementById("no-samples").hidden = samples.length > 0;
   for (const [key, title, format] of KINDS) {
-    const series = samples.flatMap((n) => Object.keys(n.series)
-      .filter((name) => name === key || name.match(/^gpu\d+_(.*)/)?.[1] === key)
-      .map((name) => ({ label: `node ${n.node}${name === key ? "" : ` gpu ${name.match(/\d+/)[0]}`}`, at: n.at, values: n.series[name] })));
+    const series = samples.flatMap((n) =>
+      Object.keys(n.series)
+        .filter((name) => name === key || name.match(/^gpu\d+(?:s\d+)?_(.*)/)?.[1] === key)
+        .map((name) => ({
+          label: `node ${n.node}${name === key ? "" : ` gpu ${name.match(/^gpu([\ds]+)/)[1].replace("s", " slice ")}`}`,
+          at: n.at,
+          values: n.series[name],
+        })),
+    );
     if (series.length) draw(key, title, format, series);
   }
 }
 
-// Nodes are sampled at their own moments: one x for all, gaps between.
+// Nodes report at different times: one common x, with gaps.
 function draw(key, title, format, series) {
   if (!charts.has(key)) {
     const chart = new Chart(title, { format });
@@ -39,5 +51,7 @@ function draw(key, title, format, series) {
 }
 
 load();
-setInterval(() => { if (!document.hidden && document.querySelector("#job-head .status.running")) load(); }, 6000);
+setInterval(() => {
+  if (!document.hidden && document.querySelector("#job-head .status.running")) load();
+}, 6000);
 document.body.addEventListener("shoal:end", load);

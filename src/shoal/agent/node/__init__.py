@@ -1,0 +1,1 @@
+"""One node of one attempt: its main loop, its work directory, its heartbeats, and recovery after an agent that died."""

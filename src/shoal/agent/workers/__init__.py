@@ -1,0 +1,1 @@
+"""The workers of a node: environment, command lines, start, output, stacks and interactive sessions."""

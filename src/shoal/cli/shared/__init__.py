@@ -1,0 +1,1 @@
+"""Parts that several commands use: output, errors, options, sources, transfers."""

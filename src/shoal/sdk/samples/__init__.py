@@ -1,0 +1,1 @@
+"""Sample order, samplers, prepared loaders and the sample log."""

@@ -1,0 +1,1 @@
+"""Artifacts: datasets, checkpoints, sources and media; the chunks they are made of, and the upkeep of the store."""

@@ -1,0 +1,1 @@
+"""The audit log: recording of actions, reading and verification."""

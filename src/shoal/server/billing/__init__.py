@@ -1,0 +1,1 @@
+"""Usage and cost: the ledger, budgets, prices and quotes."""

@@ -1,0 +1,1 @@
+"""Charts around the metrics: marks on curves, notes at steps, definitions from scripts, layouts."""

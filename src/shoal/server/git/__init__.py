@@ -1,0 +1,1 @@
+"""Git hosts, named repositories, and fetching one revision safely."""

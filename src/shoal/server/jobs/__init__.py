@@ -1,0 +1,1 @@
+"""Jobs: submission, attempts, reports of their agents, streams, events, shells inside them."""

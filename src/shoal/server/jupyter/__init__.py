@@ -1,0 +1,1 @@
+"""JupyterLab of running jobs, as browsers reach it."""

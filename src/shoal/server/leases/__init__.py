@@ -1,0 +1,1 @@
+"""Leases: machine shares rented to people, the SSH gateway, snapshots."""

@@ -1,0 +1,1 @@
+"""People and access: accounts, sessions, keys, secrets, workspaces, invitations."""

@@ -1,0 +1,1 @@
+"""The machine pool: adding machines by SSH or by a join command, checks, supervision, the listener for agents."""

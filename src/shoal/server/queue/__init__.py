@@ -1,0 +1,1 @@
+"""The queue for people: its order, why a job waits, quotas."""

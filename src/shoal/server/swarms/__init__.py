@@ -1,0 +1,1 @@
+"""Swarms: peers, invitations, and the coordinator process of each swarm."""

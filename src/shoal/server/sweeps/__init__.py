@@ -1,0 +1,1 @@
+"""Sweep operations for users: create, show, stop. `server.sweeper` starts the trials."""

@@ -1,0 +1,1 @@
+"""Drafts of jobs and sweeps that the console's forms hold until they are submitted."""

@@ -1,0 +1,1 @@
+"""Files in the console: previews, uploads, downloads, syntax colours."""

@@ -1,0 +1,1 @@
+"""Pages of one job, and of several side by side."""

@@ -1,0 +1,1 @@
+"""Safe unpacking of untrusted zip and tar archives."""
