@@ -86,6 +86,7 @@ def settled(page: object, address: str) -> None:
             ":not([hidden]) > #charts",
             ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden]), #no-rounds:not([hidden])",
         ),
+        ("#main-charts:not([hidden])", "#main-charts canvas"),
         ("#log", "#log > *"),
         ("#plots", "#parallel .axis-name, #no-results:not([hidden])"),
     ):

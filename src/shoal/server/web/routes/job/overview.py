@@ -19,13 +19,14 @@ from shoal.server.queue import service as queue
 from shoal.server.web.forms import done
 from shoal.server.web.files import previews
 from shoal.server.web.job import bug_capsules, frames, history, system_metrics, traceback
+from shoal.server.web.job.key_numbers import key_numbers
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page, wants_json
 
 router = APIRouter(prefix="/w/{workspace}")
 _SHORT = 300
 """Longest queue that is explained within the page. A longer one takes a second and is loaded after the page."""
-_PARTS = {"head": "_job_head.html", "why": "_why.html"}
+_PARTS = {"head": "_job_head.html", "why": "_why.html", "numbers": "_job_numbers.html"}
 
 
 @router.get("/jobs/{job}")
@@ -36,6 +37,7 @@ def overview(ctx: Ctx, request: Request, access: Viewer, job: str, part: str = "
     data["failure"] = failure = bug_capsules.newest(ctx, access, view) if not part else None
     has_trace = failure is not None and failure.traceback
     data["trace"] = None if part or has_trace else traceback.from_log(ctx, access, view)
+    data["numbers"] = key_numbers(ctx, view.id) if part in ("", "numbers") else []
     data["short"] = len(ctx.live.waiting) <= _SHORT
     asked = part == "why" or wants_json(request) or (data["short"] and part != "head")
     data["why"] = queue.why(ctx, access, view.id) if asked and view.status == JobState.QUEUED else None
