@@ -53,6 +53,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "new-sweep": ("/w/{workspace}/sweeps/new", f"{w}/sweeps/new?job=baseline"),
         "join": ("/join/{token}", f"/join/{filled.join}"),
         "invite": ("/invite/{code}", filled.invite),
+        "new-swarm": ("/w/{workspace}/swarms/new", f"{w}/swarms/new"),
         "swarms": ("/w/{workspace}/swarms", f"{w}/swarms"),
         "swarm": ("/w/{workspace}/swarms/{swarm}", f"{w}/swarms/reef"),
         "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),

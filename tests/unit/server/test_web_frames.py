@@ -16,7 +16,11 @@ LOG = [
     '  File "train.py", line 3, in <module>',
     "KeyError: 'label'",
 ]
-FILES = {"train.py": b"import pkg\n\nbatch()\n", "pkg/data.py": b"def batch():\n    row['label']\n", "random.py": b"1\n"}
+FILES = {
+    "train.py": b"import pkg\n\nbatch()\n",
+    "pkg/data.py": b"def batch():\n    row['label']\n",
+    "random.py": b"1\n",
+}
 
 
 def test_frames_in_the_code_are_links_to_their_lines(browser, ctx, anna):
@@ -36,6 +40,10 @@ def test_a_file_of_a_library_with_the_same_name_is_no_part_of_the_code():
     assert not only.path
 
 
-@given(st.lists(st.sampled_from([*LOG, 'File "source/train.py", line 1', "\n", 'File "', "é<b>"]), max_size=12).map("\n".join))
+@given(
+    st.lists(st.sampled_from([*LOG, 'File "source/train.py", line 1', "\n", 'File "', "é<b>"]), max_size=12).map(
+        "\n".join
+    )
+)
 def test_no_character_is_lost_or_added(text):
     assert "".join(piece.text for piece in pieces(text, FILES)) == text

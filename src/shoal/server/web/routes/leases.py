@@ -16,8 +16,8 @@ from shoal.server.git import service as git
 from shoal.server.leases import service as leases
 from shoal.server.leases import snapshots
 from shoal.server.leases.clock import NOTICE_S
-from shoal.server.pool import machines
 from shoal.server.policy import Access, Reader, Viewer, Worker
+from shoal.server.pool import machines
 from shoal.server.web import offers
 from shoal.server.web.forms import Fields, Form, done, parse
 from shoal.server.web.nav import base_path

@@ -16,8 +16,8 @@ from shoal.server.jobs import service as jobs
 from shoal.server.metrics import reads as metric_reads
 from shoal.server.policy import Access, Viewer, Worker
 from shoal.server.queue import service as queue
-from shoal.server.web.forms import done
 from shoal.server.web.files import previews
+from shoal.server.web.forms import done
 from shoal.server.web.job import bug_capsules, frames, history, system_metrics, traceback
 from shoal.server.web.job.key_numbers import key_numbers
 from shoal.server.web.nav import workspace_path
