@@ -72,6 +72,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "admin": ("/admin", "/admin"),
         "admin-limits": ("/admin/limits", "/admin/limits"),
         "admin-quotas": ("/admin/quotas", "/admin/quotas"),
+        "admin-health": ("/admin/health", "/admin/health"),
         "admin-audit": ("/admin/audit", "/admin/audit"),
         "not-found": ("/", "/w/default/jobs/nothing"),
         "sign-in": ("/sign-in", "/sign-in"),
