@@ -32,7 +32,7 @@ def rows_of(database):
     """Return the rows of each table, without the one that counts versions."""
     with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as db:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        return {name: sorted(map(repr, db.execute(f'SELECT * FROM "{name}"'))) for name in names}  # noqa: S608
+        return {name: sorted(map(repr, db.execute(f'SELECT * FROM "{name}"'))) for name in names}
 
 
 def test_an_old_directory_is_upgraded_and_put_back_without_losing_a_row(layout):
