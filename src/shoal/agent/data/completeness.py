@@ -70,6 +70,17 @@ def problem(root: Path, files: list[str], *, on_first_node: bool = True) -> str 
     return None
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a file has a format that is written from start to end, and has its end: torch's or safetensors."""
+    try:
+        if path.suffix == ".safetensors":
+            return _safetensors_problem(path) is None
+        with open_from_job(path) as file:
+            return path.suffix in _TORCH and file.read(4) == b"PK\x03\x04" and zipfile.is_zipfile(file)
+    except OSError:
+        return False
+
+
 def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
     """Return step, losses, model and version of a checkpoint, read from the files of the SDK or of Hugging Face if present."""
     state = _object(root / "trainer_state.json") if "trainer_state.json" in files else {}

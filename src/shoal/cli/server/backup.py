@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from shoal.cli.shared.diagnosis import print_diagnosis
 from shoal.cli.shared.format import plural, size
 from shoal.cli.shared.output import Column, out
 from shoal.core.errors import UsageError
 from shoal.core.settings import Layout, ServerSettings
 
 if TYPE_CHECKING:
-    from shoal.core.backups import BackupView, Finding, RestoreView, UpgradeView
+    from shoal.core.backups import BackupView, RestoreView, UpgradeView
     from shoal.server.backup.place import Place
 
 app = App(name="backup", help="Make, list and verify backups of the server on this machine.")
@@ -291,7 +292,7 @@ def doctor() -> int:
     layout = Layout()
     record = own_record(layout)
     found = examine(layout, (health_of(record.url) if record else None) or {})
-    out.show(found, lambda: _print_findings(found))
+    out.show(found, lambda: print_diagnosis(found))
     return 1 if any(f.state == "error" for f in found) else 0
 
 
@@ -359,12 +360,3 @@ def _print_restored(found: RestoreView, revoked_all: bool) -> None:
     if not found.has_keys:
         out.warn("The backup has no key files. Put secret.key back, or start with --new-secret-key.")
     out.info(f"Start it: SHOAL_HOME={found.home} {out.prog} server start")
-
-
-def _print_findings(found: list[Finding]) -> None:
-    words = {"ok": "ok", "warning": "warning", "error": "ERROR"}
-    width = max(len(f.name) for f in found)
-    for f in found:
-        out.line(f"{words[f.state]:<8} {f.name:<{width}}  {f.text}")
-        if f.fix:
-            out.line(f"{'':<8} {'':<{width}}  → {f.fix}")
