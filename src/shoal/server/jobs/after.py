@@ -36,10 +36,10 @@ def resolve(session: Session, access: Access, spec: JobSpec) -> None:
                 f"Job '{job.name}' {past(job.state)}, so a job that starts after its success would never start.",
                 hint=f"shoal training resume {job.name}; or start after any end of it: --after {job.name}:ended",
             )
-        found.append(one.model_copy(update={"job": job.name, "id": job.id}))
-    if len({one.id for one in found}) < len(found):
+        found.append(one.model_copy(update={"job": job.name, "id": job.id, "at": one.at or job.name}))
+    if len({one.id for one in found}) < len(found) or len({one.at for one in found}) < len(found):
         raise InvalidSpec("The same job is given twice in --after.")
-    if doubled := {one.job for one in found} & {name.partition("@")[0] for name in spec.datasets}:
+    if doubled := {one.at for one in found} & {name.partition("@")[0] for name in spec.datasets}:
         raise InvalidSpec(
             f"'{min(doubled)}' names a dataset and a job to start after; both would be at /input/{min(doubled)}."
         )
@@ -96,4 +96,4 @@ def _add_inputs(session: Session, job_id: str, new: list[dict[str, str]]) -> Non
 
 
 def _path(one: Mapping[str, Any]) -> str:
-    return f"/input/{one['job']}"
+    return f"/input/{one['at']}"
