@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Text, select, type_coerce
+from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from shoal.core.errors import InvalidSpec
@@ -24,6 +24,8 @@ from shoal.server.policy import Access
 from shoal.server.scheduler.after import is_hopeless, past
 
 _outputs_lock = threading.Lock()
+_MOST_CHAINED, _MOST_CONNECTED = 1_000, 60
+"""Most jobs with others before them that are looked at for a graph, newest first, and most jobs of one graph."""
 
 
 def resolve(session: Session, access: Access, spec: JobSpec) -> None:
@@ -86,6 +88,25 @@ def chain(session: Session, job: Job) -> list[AfterView]:
                     AfterView(job=row.name, id=row.id, when=one["when"], status=JobState(row.state), is_next=True)
                 )
     return found
+
+
+def connected(session: Session, access: Access, job_id: str) -> list[Job]:
+    """Return this job and all that are before or after it, directly or in turn; at most `_MOST_CONNECTED`."""
+    chained = select(Job).where(
+        Job.workspace_id == access.workspace_id, func.json_array_length(Job.spec, "$.after") > 0
+    )
+    links: dict[str, set[str]] = {}
+    for job in session.scalars(chained.order_by(Job.id.desc()).limit(_MOST_CHAINED)):
+        for one in job.spec["after"]:
+            links.setdefault(job.id, set()).add(one["id"])
+            links.setdefault(one["id"], set()).add(job.id)
+    found, left = {job_id}, [job_id]
+    while left and len(found) < _MOST_CONNECTED:
+        new = links.get(left.pop(0), set()) - found
+        found |= new
+        left += sorted(new)
+    same = select(Job).where(Job.workspace_id == access.workspace_id, Job.id.in_(found))
+    return list(session.scalars(same.order_by(Job.id)))
 
 
 def _add_inputs(session: Session, job_id: str, new: list[dict[str, str]]) -> None:
