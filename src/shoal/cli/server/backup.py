@@ -1,4 +1,4 @@
-"""`shoal server backup`, `restore`, `downgrade`, `check` and `doctor`: the data directory on this machine."""
+"""`shoal server backup`, `restore`, `upgrade`, `downgrade`, `check` and `doctor`: the data directory on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.core.errors import UsageError
 from shoal.core.settings import Layout, ServerSettings
 
 if TYPE_CHECKING:
-    from shoal.core.backups import BackupView, RestoreView
+    from shoal.core.backups import BackupView, RestoreView, UpgradeView
     from shoal.server.backup.place import Place
 
 app = App(name="backup", help="Make, list and verify backups of the server on this machine.")
@@ -172,6 +172,38 @@ def restore(place: str, *, id: str | None = None, revoke_keys: bool = False) -> 
     out.show(found, lambda: _print_restored(found, revoke_keys))
 
 
+def upgrade(*, backup: str | None = None) -> None:
+    """Upgrade the database of a stopped server to this version of Shoal, and examine it before and after.
+
+    Starting the server upgrades too; this command does it without starting,
+    and can make a backup first. In both cases the database is copied before
+    its tables change, and `shoal server downgrade` puts the copy back. A
+    damaged database is refused and left as it is.
+
+    For example:
+
+      shoal server stop
+      shoal server upgrade
+      shoal server upgrade --backup /mnt/backups/shoal
+
+    Parameters
+    ----------
+    backup
+        Folder or s3:// URL in which to make a complete backup first (default: backup_to, if it is set).
+    """
+    layout, settings = _data()
+    from shoal.server.backup.create import create as make
+    from shoal.server.backup.upgrades import pending, upgrade_now
+
+    made = None
+    if pending(layout) and (place := backup or settings.backup_to):
+        with _open(place, settings) as opened:
+            made = make(layout, settings, opened, keys=settings.backup_keys, say=out.stick)
+    found = upgrade_now(layout, doing=out.stick).model_copy(update={"backup": made.id if made else None})
+    out.stick("")
+    out.show(found, lambda: _print_upgraded(found))
+
+
 def downgrade(*, yes: bool = False) -> None:
     """Put back the copy of the database from before the last upgrade.
 
@@ -298,6 +330,19 @@ def _print_made(made: BackupView, removed: list[str]) -> None:
         out.warn(f"{plural(len(made.unreadable), 'artifact')} could not be read; find them: {out.prog} store check")
     if removed:
         out.info(f"Removed {plural(len(removed), 'older backup')}.")
+
+
+def _print_upgraded(found: UpgradeView) -> None:
+    if found.copy_before is None:
+        out.info(f"The database has tables of version {found.after} already and is intact.")
+    else:
+        out.info(
+            f"The tables were upgraded from version {found.before} to {found.after} in {found.seconds:.1f} s; all is intact."
+        )
+        out.info(f"The database from before: {found.copy_before}. To go back to it: {out.prog} server downgrade --yes")
+    if found.backup:
+        out.info(f"Backup {found.backup} was made first.")
+    out.info(f"Start the server: {out.prog} server start")
 
 
 def _print_restored(found: RestoreView, revoked_all: bool) -> None:
