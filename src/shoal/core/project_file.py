@@ -125,6 +125,8 @@ class ProjectJob(Schema):
     """Machines that the job must not run on."""
     prefer: list[str] | None = None
     """Machines to use if they have room."""
+    mixed_models: bool | None = None
+    """Allow nodes with different models of GPUs if there are not enough of one model; never different kinds."""
     launcher: Literal["direct", "torchrun"] | None = None
     """Program that starts the workers of a node: the agent (direct, the default) or torchrun."""
     one_device_per_worker: bool | None = None
