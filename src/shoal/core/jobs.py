@@ -13,6 +13,7 @@ from shoal.core.after import After, When
 from shoal.core.bugs import BugView
 from shoal.core.device_requirements import DeviceRequirements, check_machines
 from shoal.core.errors import UsageError
+from shoal.core.folder_mounts import MOST, check_mounts
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.preflight import PreflightReport
@@ -76,6 +77,8 @@ class JobSpec(DeviceRequirements):
     source_id: str
     datasets: list[str] = []
     """Dataset names, each mounted at /input/<name>."""
+    mounts: list[str] = Field(default=[], max_length=MOST)
+    """Buckets and folders of the machine that the job sees: s3://bucket/prefix:/data, or /folder:/data[:ro|rw]."""
     checkpoint: str | None = None
     """Id or name of a checkpoint to mount at /input-checkpoint."""
     min_nodes: int = Field(default=1, ge=1, le=10_000)
@@ -160,6 +163,15 @@ class JobSpec(DeviceRequirements):
     @classmethod
     def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
         return check_env(value)
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, value: list[str]) -> list[str]:
+        try:
+            check_mounts(value)
+        except UsageError as error:
+            raise ValueError(f"{error.message} {error.hint or ''}".strip()) from error
+        return value
 
     @field_validator("engine_options")
     @classmethod

@@ -23,7 +23,13 @@ from shoal.core.schema import Schema
 from shoal.core.sizes import parse_size
 
 FILE_NAME = "shoal.yaml"
-OPTION_OF = {"datasets": "dataset", "secrets": "secret", "labels": "label", "engine_options": "engine_option"}
+OPTION_OF = {
+    "datasets": "dataset",
+    "mounts": "mount",
+    "secrets": "secret",
+    "labels": "label",
+    "engine_options": "engine_option",
+}
 """Key of the file → option of `training run`, where the two differ in more than `_` and `-`."""
 HABITS = {
     "entry": "run",
@@ -73,6 +79,8 @@ class ProjectJob(Schema):
     """Jobs that must have succeeded before this one starts; `NAME:ended`: ended in any way. Their newest checkpoints are at /input/NAME."""
     datasets: list[str] | None = None
     """Datasets to mount at /input/NAME."""
+    mounts: list[str] | None = Field(default=None, examples=[["s3://bucket/images:/data"]])
+    """Buckets (read-only) and folders of the machine that the job sees: `s3://bucket/prefix:/data`, `/folder:/data[:ro|rw]`."""
     checkpoint: str | None = None
     """Checkpoint to mount at /input-checkpoint."""
     env: dict[str, Text] | None = None

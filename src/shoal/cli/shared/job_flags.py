@@ -17,6 +17,7 @@ from shoal.cli.shared.session import session
 from shoal.cli.shared.source import NotebookChoice, SourceChoice
 from shoal.core.durations import parse_stall_timeout
 from shoal.core.errors import UsageError
+from shoal.core.folder_mounts import check_mounts
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.sizes import parse_size
@@ -120,6 +121,8 @@ class JobFlags(CodeFlags):
     ----------
     checkpoint
         Checkpoint to mount at /input-checkpoint.
+    mount
+        Bucket or folder of the machine that the job sees, as s3://BUCKET/PREFIX:/PATH or /FOLDER:/PATH[:ro|rw] (repeatable).
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
     allow_torch_change
@@ -186,6 +189,7 @@ class JobFlags(CodeFlags):
     """
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
+    mount: Annotated[list[str] | None, many("--mount", group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
     allow_torch_change: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
@@ -220,10 +224,12 @@ class JobFlags(CodeFlags):
     def wanted(self) -> dict[str, Any]:
         """Return the fields of a JobSpec that these options set."""
         low, high = parse_nodes(self.nodes)
+        check_mounts(self.mount or [])
         if self.grow and low == high:
             raise UsageError("--grow needs a range of nodes.", hint=f"--nodes {low}:{2 * low} --grow")
         return {
             "datasets": self.dataset or [],
+            "mounts": self.mount or [],
             "checkpoint": self.checkpoint,
             "min_nodes": low,
             "max_nodes": high,

@@ -61,6 +61,9 @@ def run(
       shoal training run tracked --env WANDB_PROJECT=exp \\
           --secret WANDB_API_KEY=wandb --dataset wikitext \\
           -- train.py --data /input/wikitext
+      shoal training run --mount s3://bucket/images:/data \\
+          --secret AWS_ACCESS_KEY_ID=s3-id --secret AWS_SECRET_ACCESS_KEY=s3-key \\
+          -- train.py --data /data
       shoal training run score --after big --time-limit 1h -- score.py /input/big
       shoal training run -f --profile big
       shoal training run --profile big --print-spec -- --lr 1e-3

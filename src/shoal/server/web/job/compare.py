@@ -36,6 +36,7 @@ _NEUTRAL = re.compile(
 """Names of metrics for which neither low nor high values are better."""
 _SPEC = {
     "checkpoint": "Starts from",
+    "mounts": "Mounts",
     "accels": "Slots per node",
     "device": "Kind of slots",
     "gpu": "GPU model",
