@@ -37,10 +37,10 @@ def key_numbers(ctx: Context, job_id: str) -> list[KeyNumber]:
     return [_number(row.name, row.last or 0.0, row.last_step, row.min, row.max) for row in chosen]
 
 
-def _number(name: str, last: float, step: int, low: float | None, high: float | None) -> KeyNumber:
+def _number(name: str, last: float | None, step: int, low: float | None, high: float | None) -> KeyNumber:
     end = better(name) if _RESULT.search(name) else None
     best = low if end == "lowest" else high if end == "highest" else None
-    return KeyNumber(name=name, last=last, step=step, best=best, better=end)
+    return KeyNumber(name=name, last=last or 0.0, step=step, best=best, better=end)
 
 
 def _weight(name: str) -> int:
