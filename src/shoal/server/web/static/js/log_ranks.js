@@ -80,14 +80,12 @@ export class Ranks {
   /** Brings the other columns to the time of the last line that is seen in this one. */
   align({ lines }) {
     const bottom = lines.scrollTop + lines.clientHeight;
-    const seen = [...lines.children].findLast((row) => row.offsetTop - lines.offsetTop < bottom - 4);
+    const seen = [...lines.children].findLast((row) => row.offsetTop < bottom - 4);
     if (!seen?.at) return;
     for (const other of this.columns) {
       if (other.lines === lines) continue;
       const row = [...other.lines.children].findLast(({ at }) => at <= seen.at) ?? other.lines.firstElementChild;
-      if (!row) continue;
-      const end = row.offsetTop - other.lines.offsetTop + row.offsetHeight;
-      other.lines.scrollTop = end - other.lines.clientHeight;
+      if (row) other.lines.scrollTop = row.offsetTop + row.offsetHeight - other.lines.clientHeight;
     }
   }
 }
