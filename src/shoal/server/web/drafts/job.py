@@ -14,7 +14,7 @@ from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
 _TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "stall_timeout", "on_stall", "keep_best", "launcher", "device", "gpu", "gpu_memory", "labels", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
-          "memory", "cpus", "disk", "shm", "grace", "engine_options", *_NUMBERS)  # fmt: skip
+          "memory", "cpus", "disk", "shm", "grace", "engine_options", "mounts", "after", *_NUMBERS)  # fmt: skip
 
 _STALL = "Stall timeout"
 _OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
@@ -42,6 +42,10 @@ class Draft(View):
     """The one of `rows` and `line` that was edited last, and therefore counts."""
     datasets: list[str] = []
     """Datasets as NAME or NAME@VERSION."""
+    mounts: str = ""
+    """Buckets and folders as FROM:/PATH, quoted as in a shell."""
+    after: str = ""
+    """Jobs to start after as [NAME=]JOB[:ended], separated by spaces or commas."""
     checkpoint: str = ""
     min_nodes: str = "1"
     max_nodes: str = ""
@@ -128,6 +132,8 @@ def from_spec(spec: JobSpec) -> Draft:
         rows=to_rows(spec.entry[1:]),
         line=join_words(spec.entry[1:]),
         datasets=spec.datasets,
+        mounts=join_words(spec.mounts),
+        after=" ".join(map(str, spec.after)),
         checkpoint=spec.checkpoint or "",
         min_nodes=str(spec.min_nodes),
         max_nodes="" if spec.max_nodes == spec.min_nodes else str(spec.max_nodes),
@@ -206,6 +212,8 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         source_id=draft.source_id,
         entry=[draft.entry, *draft.words()],
         datasets=draft.datasets,
+        mounts=split_line(draft.mounts, "Buckets and folders"),
+        after=draft.after.replace(",", " ").split(),
         checkpoint=draft.checkpoint or None,
         grow=draft.grow,
         env=env,

@@ -1,9 +1,8 @@
 // Rented machines: what a lease would cost, before it is rented, and the time that each has left.
 import { $ } from "./dom.js";
+import { money } from "./units.js";
 
 const form = $("new-lease")?.querySelector("form");
-const money = (value) =>
-  value.toLocaleString("en-GB", { minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 4 : 2 });
 
 /** The price of what the form asks for: slots × hours × price of one. */
 function showTotal() {
