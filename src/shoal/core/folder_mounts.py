@@ -27,7 +27,7 @@ class FolderMount(NamedTuple):
     source: str
     """S3 URL, or absolute path of a folder of the machine."""
     path: str
-    """Where the job sees it."""
+    """Path at which the job sees it."""
     read_only: bool
 
     @property

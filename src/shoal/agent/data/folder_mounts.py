@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.data.inputs import clear
-from shoal.agent.node.workdir import NotReady
+from shoal.agent.node.workdir import NotReady, WorkDir
 from shoal.agent.sandbox.mounts import Bind
+from shoal.agent.wire import JoinReply
 from shoal.core.folder_mounts import FolderMount, parse_mount
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -92,10 +93,10 @@ class FolderMounts:
         process.stdin.flush()
         answer = self._first_answer(mount, process)
         if "ready" not in answer:
-            raise NotReady(f"--mount {_shown(mount)}: {answer.get('error', 'its process ended')}{self._advice(answer)}")
+            raise NotReady(f"--mount {_url(mount)}: {answer.get('error', 'its process ended')}{self._advice(answer)}")
         left_out = f", {answer['left_out']} keys left out that are no paths" if answer["left_out"] else ""
         size = f"{answer['files']} files, {answer['bytes'] / 1e6:.1f} MB"
-        self._say(f"[shoal] {mount.path}: {_shown(mount)} is {answer['ready']} ({size}{left_out})")
+        self._say(f"[shoal] {mount.path}: {_url(mount)} is {answer['ready']} ({size}{left_out})")
         threading.Thread(target=self._pass_on, args=(mount, process), name="mount", daemon=True).start()
 
     def _first_answer(self, mount: FolderMount, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -124,5 +125,18 @@ class FolderMounts:
         return ""
 
 
-def _shown(mount: FolderMount) -> str:
+def _url(mount: FolderMount) -> str:
     return mount.bucket.display_url if mount.bucket else mount.source
+
+
+def open_folders(
+    join: JoinReply, work: WorkDir, say: Callable[[str], None], stopped: Callable[[], bool]
+) -> FolderMounts:
+    """Make the folders that a job names visible; raise NotReady with the reason, after which none is mounted."""
+    folders = FolderMounts(join.folder_mounts, join.env | join.secrets, work.root / "mounts", say, stopped)
+    try:
+        folders.open()
+    except BaseException:
+        folders.close()
+        raise
+    return folders

@@ -166,22 +166,15 @@ class Node:
         write_source(manifest, chunks, work.source)
         self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.write_message) for m in join.mounts]
-        self._open_folders()
+        if join.folder_mounts:
+            from shoal.agent.data.folder_mounts import open_folders
+
+            self._folders = open_folders(join, work, self._capture.write_message, lambda: self._control.any)
         if any((work.source / name).is_file() for name in NAMES):
             self._python = self._build(source_key(manifest))
         self._put_back(chunks)  # after the build, so that files a job wrote cannot influence what is installed
         if used := devices.wait(lambda: self._control.any):
             raise NotReady(used.text, used.local)
-
-    def _open_folders(self) -> None:
-        if self._join.folder_mounts:
-            from shoal.agent.data.folder_mounts import FolderMounts
-
-            join, say = self._join, self._capture.write_message
-            self._folders = FolderMounts(
-                join.folder_mounts, join.env | join.secrets, self._work.root / "mounts", say, lambda: self._control.any
-            )
-            self._folders.open()
 
     def _build(self, source: str) -> str:
         """Return the interpreter with the packages that the source names. `source` is a key of the source's content."""
