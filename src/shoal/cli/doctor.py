@@ -1,4 +1,4 @@
-"""`shoal doctor gpu`: a report on this machine's accelerators, for its owner and for bug reports."""
+"""`shoal doctor`, an examination of this installation, and `doctor gpu`, a report on this machine's accelerators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,36 @@ from cyclopts import App, Parameter
 
 from shoal.cli.shared.format import size
 from shoal.cli.shared.output import Column, out
+from shoal.core.settings import Layout
 
 app = App(name="doctor")
+
+
+@app.default
+def doctor(*, client: bool = False) -> int:
+    """Examine this installation: server, network, clock, versions, disk, devices, sandbox.
+
+    Each problem is shown with what solves it. Nothing is started or changed.
+    Exits 1 if there is an error, 0 if everything is fine or there are only
+    warnings. A machine of the pool is examined by `shoal pool check`.
+
+    For example:
+
+      shoal doctor
+      shoal doctor --client --url https://shoal.example.org
+      shoal doctor --json
+
+    Parameters
+    ----------
+    client
+        Examine only the client and its connection to the server, not this machine.
+    """
+    from shoal.cli.installation_checks import examine
+    from shoal.cli.shared.diagnosis import print_diagnosis
+
+    found = examine(Layout(), only_client=client)
+    out.show(found, lambda: print_diagnosis(found))
+    return 1 if any(f.state == "error" for f in found) else 0
 
 
 @app.command
@@ -92,7 +120,11 @@ def _print(report: dict[str, Any]) -> None:
     columns = [
         Column("DEVICE", lambda d: d["label"]),
         Column("MODEL", lambda d: d.get("model", "")),
-        Column("MEMORY", lambda d: size(d["memory"]) if d.get("memory") else "shared", is_right=True),
+        Column(
+            "MEMORY",
+            lambda d: size(d["memory"]) if d.get("memory") else "shared" if d.get("model") else None,
+            is_right=True,
+        ),
         Column("PCI", lambda d: d.get("pci", ""), rank=2),
         Column("DRIVER", lambda d: d.get("driver", ""), rank=1),
         Column("UUID", lambda d: d.get("uuid", ""), rank=3),

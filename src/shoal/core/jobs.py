@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from shoal.core.after import After, When
 from shoal.core.bugs import BugView
 from shoal.core.device_requirements import DeviceRequirements, check_machines
 from shoal.core.errors import UsageError
+from shoal.core.folder_mounts import MOST, check_mounts
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.preflight import PreflightReport
@@ -28,7 +30,7 @@ RESERVED_ENV = frozenset(
     "SHOAL_ALLOW_CPU".split()
 )
 """Environment variables that Shoal sets itself."""
-Device = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+Device = Literal["auto", "any", "gpu", "cpu", "cuda", "rocm", "xpu"]
 """Kind of slots a job requests. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that
 are free, accelerators first. All slots of a job are of one kind."""
 MAX_TIME_LIMIT = timedelta(days=365)
@@ -75,6 +77,8 @@ class JobSpec(DeviceRequirements):
     source_id: str
     datasets: list[str] = []
     """Dataset names, each mounted at /input/<name>."""
+    mounts: list[str] = Field(default=[], max_length=MOST)
+    """Buckets and folders of the machine that the job sees: s3://bucket/prefix:/data, or /folder:/data[:ro|rw]."""
     checkpoint: str | None = None
     """Id or name of a checkpoint to mount at /input-checkpoint."""
     min_nodes: int = Field(default=1, ge=1, le=10_000)
@@ -85,7 +89,10 @@ class JobSpec(DeviceRequirements):
     """Slots per node. Each slot runs one worker."""
     device: Device = "auto"
     """Kind of slots. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that are
-    free."""
+    free. gpu: accelerators of any kind, never CPUs."""
+    mixed_models: bool = False
+    """Allow the nodes of the job to have different models of accelerators, if there are not enough of one model. The slots of
+    one node are of one model, and all are of one kind."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""
@@ -107,6 +114,9 @@ class JobSpec(DeviceRequirements):
     batch: str | None = None
     """Name of a batch. Jobs of one batch, such as the trials of a sweep, share one place in the queue; the longest expected job
     starts first."""
+    after: list[After] = Field(default=[], max_length=100)
+    """Jobs that must have ended before this one enters the queue. Their newest checkpoints are at /input/<name>. If one of them
+    does not succeed although it must, this job is stopped."""
     exclude: list[str] = Field(default=[], max_length=1_000)
     """Machines the job must not run on."""
     prefer: list[str] = Field(default=[], max_length=1_000)
@@ -153,6 +163,15 @@ class JobSpec(DeviceRequirements):
     @classmethod
     def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
         return check_env(value)
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, value: list[str]) -> list[str]:
+        try:
+            check_mounts(value)
+        except UsageError as error:
+            raise ValueError(f"{error.message} {error.hint or ''}".strip()) from error
+        return value
 
     @field_validator("engine_options")
     @classmethod
@@ -297,12 +316,27 @@ class JobView(JobSummary):
     """Metric → last value."""
     bugs: list[BugView] = []
     """Steps that failed."""
+    chain: list[AfterView] = []
+    """Jobs that this one starts after, and jobs that start after it."""
     preflight: PreflightReport | None = None
     """Findings of the preflight before the job was submitted; for a preflight, its own findings."""
     slot_seconds: float = 0.0
     """Slot time used by all attempts, in seconds."""
     costs: dict[str, float] = {}
     """Currency → cost of the slot time; empty if the slots had no price."""
+
+
+class AfterView(View):
+    """A job before or after another one."""
+
+    job: str
+    id: str
+    when: When
+    """End of the earlier of the two that the later one waits for."""
+    status: JobState | None
+    """State of this job; None if it was deleted."""
+    is_next: bool = False
+    """True if this job starts after the one that is shown, False if it comes before it."""
 
 
 class LogLine(View):

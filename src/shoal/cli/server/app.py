@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = App(name="server")
 app.command(backup.app)
-for command in (backup.restore, backup.check, backup.doctor, backup.downgrade):
+for command in (backup.restore, backup.check, backup.doctor, backup.upgrade, backup.downgrade):
     app.command(command)
 app.command(share)
 Slots = int | Literal["auto"]

@@ -36,6 +36,7 @@ _ABANDONED_S = 120.0
 """Seconds without a status request after which a preflight is ended: its client was killed or the page was closed."""
 _REMOVAL_WAIT_S = 5.0
 _NOT_COPIED = (
+    "after",
     "grow",
     "expected_s",
     "stall_timeout_s",
@@ -104,12 +105,20 @@ def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
     return _view(view)
 
 
-def submit(ctx: Context, access: Access, spec: JobSpec, preflight: str | None, *, replace: bool = False) -> JobView:
+def submit(
+    ctx: Context,
+    access: Access,
+    spec: JobSpec,
+    preflight: str | None,
+    *,
+    replace: bool = False,
+    reuse_same: bool = False,
+) -> JobView:
     """Submit a job, with the report of its preflight if one is given; that preflight is then removed."""
     if preflight is None:
-        return jobs.submit(ctx, access, spec, replace=replace)
+        return jobs.submit(ctx, access, spec, replace=replace, reuse_same=reuse_same)
     report = get(ctx, access, preflight)
-    view = jobs.submit(ctx, access, spec, preflight=report.id, replace=replace)
+    view = jobs.submit(ctx, access, spec, preflight=report.id, replace=replace, reuse_same=reuse_same)
     drop(ctx, access, report.id)
     return view
 

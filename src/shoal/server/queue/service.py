@@ -103,6 +103,8 @@ def why(ctx: Context, access: Access, name_or_id: str) -> WhyView:
     if job.state != JobState.QUEUED:
         return wait_reasons.not_waiting(job)
     seen = read_state(ctx)
+    if job.id in seen.held:
+        return wait_reasons.after_others(job, seen.held[job.id])
     if all(queued.job_id != job.id for queued in seen.queue):
         with ctx.db.read() as session:  # it has just left the queue
             return wait_reasons.not_waiting(lookup.job(session, access, job.id))
@@ -211,6 +213,7 @@ def _queued(now: float, access: Access, wish: JobSpec) -> QueuedJob:
         device=wish.device,
         gpu=wish.gpu or "",
         gpu_memory=int((wish.gpu_memory_gb or 0) * 1e9),
+        mixed_models=wish.mixed_models,
         labels=frozenset(f"{key}={value}" for key, value in wish.labels.items()),
     )
 

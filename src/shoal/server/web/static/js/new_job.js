@@ -176,7 +176,8 @@ document.getElementById("afresh").addEventListener("click", () => {
   location.reload();
 });
 document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
-  if (xhr.status === 204 && xhr.getResponseHeader("HX-Redirect")) {
+  const { status } = xhr;
+  if ((status === 204 && xhr.getResponseHeader("HX-Redirect")) || (status === 201 && xhr.getResponseHeader("HX-Retarget"))) {
     sent = true;
     clearTimeout(timer);
     forget();
