@@ -53,6 +53,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "new-sweep": ("/w/{workspace}/sweeps/new", f"{w}/sweeps/new?job=baseline"),
         "join": ("/join/{token}", f"/join/{filled.join}"),
         "invite": ("/invite/{code}", filled.invite),
+        "new-swarm": ("/w/{workspace}/swarms/new", f"{w}/swarms/new"),
         "swarms": ("/w/{workspace}/swarms", f"{w}/swarms"),
         "swarm": ("/w/{workspace}/swarms/{swarm}", f"{w}/swarms/reef"),
         "checkpoints": ("/w/{workspace}/checkpoints", f"{w}/checkpoints"),
@@ -71,6 +72,7 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "admin": ("/admin", "/admin"),
         "admin-limits": ("/admin/limits", "/admin/limits"),
         "admin-quotas": ("/admin/quotas", "/admin/quotas"),
+        "admin-health": ("/admin/health", "/admin/health"),
         "admin-audit": ("/admin/audit", "/admin/audit"),
         "not-found": ("/", "/w/default/jobs/nothing"),
         "sign-in": ("/sign-in", "/sign-in"),
@@ -86,6 +88,7 @@ def settled(page: object, address: str) -> None:
             ":not([hidden]) > #charts",
             ".chart canvas, #no-metrics:not([hidden]), #no-samples:not([hidden]), #no-rounds:not([hidden])",
         ),
+        ("#main-charts:not([hidden])", "#main-charts canvas"),
         ("#log", "#log > *"),
         ("#plots", "#parallel .axis-name, #no-results:not([hidden])"),
     ):

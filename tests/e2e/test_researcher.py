@@ -254,11 +254,11 @@ def test_a_walk_on_a_phone(here):
     page.goto(f"{here.base.rpartition('/w/')[0]}/")
     for name in ("Runs", "Jobs", "Datasets", "Machines", "Notifications"):
         page.get_by_role("button", name="Menu").click()
-        page.get_by_role("link", name=name, exact=True).click()
+        page.get_by_role("navigation", name="Main").get_by_role("link", name=name, exact=True).click()
         expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
         assert page.evaluate(OVERFLOW) == 0, name
     page.get_by_role("button", name="Menu").click()
-    page.get_by_role("link", name="Runs", exact=True).click()
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Runs", exact=True).click()
     page.get_by_label("Query").fill(f"name:{GROUP}")
     expect(page.locator("#runs-count")).to_have_text("5 runs")
     menu(page, "Group")

@@ -185,3 +185,22 @@ def test_a_lease_is_reached_as_before(upgraded, keys):  # noqa: F811
     wait_until(lambda: box()["status"] == "running", "the lease is not adopted")  # its agent reports within seconds
     assert Guest(box(), keys / "mine", keys).ssh("echo here").stdout == b"here\n"
     server.cli("machine", "release", "box")
+
+
+def test_after_a_downgrade_the_version_before_works_on_its_database_again(upgraded, python):
+    """The last test here: it replaces the server of this version by the one before."""
+    seen, server, _, _ = upgraded
+    server.cli("server", "stop")
+    server.cli("server", "downgrade", "--yes")
+    old = OldServer(python, server.layout.root)
+    old.cli("server", "start", "--slots", "4")
+    try:
+        now = {job["name"]: job["status"] for job in old.json("training", "list")}
+        assert {name: now.get(name) for name in ("past", "hunt-0", "hunt-1")} == {
+            name: seen["jobs"].get(name) for name in ("past", "hunt-0", "hunt-1")
+        }
+        assert old.cli("training", "metrics", "past", "--csv") == seen["metrics"]
+        before = seen["verified"]
+        old.cli("billing", "verify", "--head", f"{before['seq']}:{before['head']}")
+    finally:
+        old.cli("server", "stop")

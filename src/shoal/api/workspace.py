@@ -92,7 +92,8 @@ class Workspace:
             datasets: Names of datasets, each mounted at /input/NAME.
             time_limit: Maximum run time: "90s", "30m", "8h".
             replace: Delete the finished job of that name first.
-            **more: Other fields of a job's specification, such as `device="cpu"`, `checkpoint=…`, `priority=1`.
+            **more: Other fields of a job's specification, such as `device="cpu"`, `checkpoint=…`, `priority=1`,
+                `after=["preprocess"]` (jobs that must have succeeded before).
 
         Returns:
             The job; it waits in the queue until slots are free.

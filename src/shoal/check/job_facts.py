@@ -22,7 +22,7 @@ class JobFacts:
     args: tuple[str, ...] | None = None
     """Arguments of the script; None if unknown."""
     datasets: frozenset[str] | None = None
-    """Names of the datasets below /input; None if unknown."""
+    """Names of the datasets below /input, and of the jobs whose outputs are there; None if unknown."""
     launched: bool = False
     """True if torchrun or a similar launcher starts the script and decides the number of workers."""
 
@@ -38,7 +38,7 @@ def facts_of(spec: JobSpec, entry: Sequence[str]) -> tuple[str | None, JobFacts]
         nodes=spec.max_nodes,
         accels=spec.accels,
         args=tuple(entry[at + 1 :]) if at is not None else None,
-        datasets=frozenset(name.partition("@")[0] for name in spec.datasets),
+        datasets=frozenset([*(name.partition("@")[0] for name in spec.datasets), *(one.job for one in spec.after)]),
         launched=spec.launcher == "torchrun" or bool(entry and entry[0] in _LAUNCHERS),
     )
     return (entry[at] if at is not None else None), asked

@@ -1,4 +1,4 @@
-"""`shoal doctor gpu`: a report on this machine's accelerators, for its owner and for bug reports."""
+"""`shoal doctor`, an examination of this installation, and `doctor gpu`, a report on this machine's accelerators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,36 @@ from cyclopts import App, Parameter
 
 from shoal.cli.shared.format import size
 from shoal.cli.shared.output import Column, out
+from shoal.core.settings import Layout
 
 app = App(name="doctor")
+
+
+@app.default
+def doctor(*, client: bool = False) -> int:
+    """Examine this installation: server, network, clock, versions, disk, devices, sandbox.
+
+    Each problem is shown with what solves it. Nothing is started or changed.
+    Exits 1 if there is an error, 0 if everything is fine or there are only
+    warnings. A machine of the pool is examined by `shoal pool check`.
+
+    For example:
+
+      shoal doctor
+      shoal doctor --client --url https://shoal.example.org
+      shoal doctor --json
+
+    Parameters
+    ----------
+    client
+        Examine only the client and its connection to the server, not this machine.
+    """
+    from shoal.cli.installation_checks import examine
+    from shoal.cli.shared.diagnosis import print_diagnosis
+
+    found = examine(Layout(), only_client=client)
+    out.show(found, lambda: print_diagnosis(found))
+    return 1 if any(f.state == "error" for f in found) else 0
 
 
 @app.command

@@ -116,8 +116,16 @@ app.command(
 )
 app.command("shoal.cli.engine:app", name="engine", group=SERVER, help="Add clusters with their own queue (Slurm).")
 app.command("shoal.cli.store:app", name="store", group=SERVER, help="Check and clean up the server's store.")
-app.command("shoal.cli.doctor:app", name="doctor", group=SERVER, help="Report on this machine's GPUs.")
+app.command(
+    "shoal.cli.doctor:app", name="doctor", group=SERVER, help="Examine this installation, its server and this machine."
+)
 app.command(version.version, group=SERVER)
+app.command(
+    "shoal.cli.completion.app:app",
+    name="completion",
+    group=SERVER,
+    help="Complete commands, options and names with TAB in your shell.",
+)
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 for flag in ("--help", "-h", "--version"):
     app[flag].group = (GLOBAL,)
@@ -153,6 +161,7 @@ def _welcome() -> int:
     out.line(f"""Shoal trains PyTorch models on whatever machines you have. Start here:
 
   {prog} training run hello -f -- train.py   run a script of this folder and watch it
+  {prog} init                                keep the options of this folder's jobs in a file
   {prog} training list                       see your jobs
   {prog} machine list                        see what they can run on
 

@@ -77,6 +77,21 @@ class RestoreView(View):
     has_keys: bool
 
 
+class UpgradeView(View):
+    """Result of upgrading a database."""
+
+    before: str
+    """Version of its tables before."""
+    after: str
+    rows: int
+    """Rows in all tables."""
+    copy_before: str | None
+    """File with the database from before; None if there was nothing to change."""
+    backup: str | None = None
+    """Id of the backup that was made first."""
+    seconds: float
+
+
 class DataCheckView(View):
     """Result of checking the database and the store of a data directory."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from shoal.core.after import After, When
 from shoal.core.bugs import BugView
 from shoal.core.device_requirements import DeviceRequirements, check_machines
 from shoal.core.errors import UsageError
@@ -107,6 +108,9 @@ class JobSpec(DeviceRequirements):
     batch: str | None = None
     """Name of a batch. Jobs of one batch, such as the trials of a sweep, share one place in the queue; the longest expected job
     starts first."""
+    after: list[After] = Field(default=[], max_length=100)
+    """Jobs that must have ended before this one enters the queue. Their newest checkpoints are at /input/<name>. If one of them
+    does not succeed although it must, this job is stopped."""
     exclude: list[str] = Field(default=[], max_length=1_000)
     """Machines the job must not run on."""
     prefer: list[str] = Field(default=[], max_length=1_000)
@@ -297,12 +301,27 @@ class JobView(JobSummary):
     """Metric → last value."""
     bugs: list[BugView] = []
     """Steps that failed."""
+    chain: list[AfterView] = []
+    """Jobs that this one starts after, and jobs that start after it."""
     preflight: PreflightReport | None = None
     """Findings of the preflight before the job was submitted; for a preflight, its own findings."""
     slot_seconds: float = 0.0
     """Slot time used by all attempts, in seconds."""
     costs: dict[str, float] = {}
     """Currency → cost of the slot time; empty if the slots had no price."""
+
+
+class AfterView(View):
+    """A job before or after another one."""
+
+    job: str
+    id: str
+    when: When
+    """End of the earlier of the two that the later one waits for."""
+    status: JobState | None
+    """State of this job; None if it was deleted."""
+    is_next: bool = False
+    """True if this job starts after the one that is shown, False if it comes before it."""
 
 
 class LogLine(View):

@@ -137,6 +137,12 @@ class LeaseView(View):
         """Return the ssh command to paste into a terminal."""
         return ssh_command(self.login, self.host, self.port)
 
+    @property
+    def vscode_url(self) -> str:
+        """Return the link that opens the lease in VS Code, through its Remote-SSH extension."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"vscode://vscode-remote/ssh-remote+{self.login}@{host}{f':{self.port}' if self.port else ''}/"
+
 
 class LeaseEnding(View):
     """One of the user's leases that ends soon."""

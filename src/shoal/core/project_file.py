@@ -68,6 +68,8 @@ class ProjectJob(Schema):
     """Arguments of the script: `{lr: 3e-4, amp: true}` is `--lr 3e-4 --amp`; or a list; or one line of text."""
     batch: Text | None = None
     """Name of a batch. Among jobs of the same batch, the one with the longest `expected` starts first."""
+    after: list[str] | None = Field(default=None, examples=[["preprocess"], ["big:ended"]])
+    """Jobs that must have succeeded before this one starts; `NAME:ended`: ended in any way. Their newest checkpoints are at /input/NAME."""
     datasets: list[str] | None = None
     """Datasets to mount at /input/NAME."""
     checkpoint: str | None = None

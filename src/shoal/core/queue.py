@@ -73,7 +73,9 @@ class WhyView(View):
 
     job: str
     status: str
-    reason: Literal["slots", "quota", "machines", "pause", "turn", "engine", "starting", "stalled", "not_waiting"]
+    reason: Literal[
+        "slots", "quota", "machines", "pause", "after", "turn", "engine", "starting", "stalled", "not_waiting"
+    ]
     text: str
     evidence: list[str]
     place: int | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,35 @@ def test_when_all_ended_well_the_newest_is_taken_at_once(output):
     write(output, "last", 0.0)
     uploader.finish(all_well=True)
     assert server.names == ["last"]
+
+
+def zipped(value: bytes) -> bytes:
+    """Return bytes in torch's format: a ZIP archive, whose directory is written last."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", value)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "taken"),
+    [
+        ({"ckpt.pt": zipped(b"weights")}, ["."]),
+        ({"ckpt.pt": zipped(b"weights")[:-10]}, []),
+        ({"ckpt.pt": b"an older format, of which the end shows nothing"}, []),
+        ({"model.pt": zipped(b"weights"), "optimizer.pt": zipped(b"moments")}, []),
+    ],
+    ids=["whole", "cut short", "without an end", "two that must fit together"],
+)
+def test_one_whole_file_of_weights_written_just_before_a_death_is_taken(output, files, taken):
+    server = Server()
+    uploader = CheckpointUploader(output, server, print)  # type: ignore[arg-type]
+    output.mkdir()
+    for name, content in files.items():
+        (output / name).write_bytes(content)
+    uploader.worker_failed()
+    uploader.finish(all_well=False)
+    assert server.names == taken
 
 
 def touch(output: Path, name: str, age_s: float, now: float) -> None:

@@ -189,3 +189,21 @@ def test_the_count_of_the_sdk_goes_before_one_that_was_read_unless_only_that_has
     assert better_known(reported, vague) is reported
     assert better_known(reported, exact) is exact
     assert better_known(reported, None) is reported and better_known(None, exact) is exact
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_lightnings_bar_counts_epochs_from_0_and_names_the_last(first: int) -> None:
+    def bar(epoch: int, at: int) -> str:
+        return f"Epoch {epoch}/5 ━━━╸━━━━ {at}/8 0:00:01 • 0:00:00 9.9it/s v_num: 0 train/loss: 0.3"
+
+    lines = [bar(epoch, at) for epoch in range(first, 6) for at in range(9)]
+    halfway = read(*lines[: lines.index(bar(4, 4)) + 1])
+    assert halfway is not None
+    assert (halfway["step"], halfway["total"], halfway["unit"]) == (4, 6, "epoch")
+    assert halfway["fraction"] == pytest.approx(4.5 / 6)
+    last = read(*lines[: lines.index(bar(5, 0)) + 1])
+    assert last is not None
+    assert last["fraction"] == pytest.approx(5 / 6)
+    done = read(*lines)
+    assert done is not None
+    assert done["fraction"] == 1.0

@@ -26,6 +26,7 @@ nodes: 1:4
 grow: true
 gpu: H100:8
 gpu_memory: 40G
+after: [prep, "old:ended"]
 datasets: [wiki, books]
 env: {A: 1.10, B: "true"}
 secrets: {KEY: wandb}
@@ -87,6 +88,7 @@ def test_everything_may_stand_in_the_file(spec_of: Any) -> None:
     assert (spec["time_limit_s"], spec["stall_timeout_s"], spec["budget"]) == (28800, 0, "5.00")
     assert (spec["memory"], spec["cpus"], spec["priority"]) == ("16G", 0.5, -5)
     assert (spec["keep_last"], spec["keep_best"], spec["allow_cpu"], spec["batch"]) == (2, "-acc", True, "night")
+    assert [(one["job"], one["when"]) for one in spec["after"]] == [("prep", "succeeded"), ("old", "ended")]
     assert "source_id" not in spec
 
 
@@ -149,7 +151,7 @@ def test_the_options_of_training_run_are_the_keys_of_the_file() -> None:
     code = {field.name for field in dataclasses.fields(CodeFlags)} - {"dataset", "env", "emulate_cuda"}
     options = {field.name for field in dataclasses.fields(JobFlags)} - code
     keys = {OPTION_OF.get(key, key) for key in ProjectJob.model_fields}
-    assert keys == options | {"name", "run", "args", "batch"}
+    assert keys == options | {"name", "run", "args", "batch", "after"}
 
 
 def test_without_a_name_the_folder_gives_it(spec_of: Any) -> None:

@@ -24,9 +24,9 @@ def test_a_bad_line_of_a_servers_file_is_refused_with_an_example(text):
     assert caught.value.hint
 
 
-def test_gpus_are_numbers():
+def test_gpus_are_numbers_or_uuids():
     assert parse_gpus("0,1,3") == [0, 1, 3]
-    with pytest.raises(InvalidSpec, match="not a list of GPU numbers"):
+    with pytest.raises(InvalidSpec, match="'all' is not a list of GPUs"):
         parse_gpus("all")
 
 

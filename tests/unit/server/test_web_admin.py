@@ -1,14 +1,19 @@
 """The pages of admins, one's own settings, and a workspace's members and name."""
 
+from datetime import timedelta
+
 import pytest
 from test_web_pages import tags_of
 from web_browser import Browser
 
+from shoal import __version__
+from shoal.core.background_loops import Problem
 from shoal.core.people import Role
+from shoal.server.models.jobs import Job
 from shoal.server.people import admin, sign_in, workspaces
 from shoal.server.queue import quotas
 from shoal.server.request_origin import program
-from shoal.testing.server import add_member, add_person
+from shoal.testing.server import add_job, add_member, add_person
 
 HTMX = {"HX-Request": "true"}
 XSS = "<img src=x onerror=alert(1)>"
@@ -29,7 +34,7 @@ def as_anna(app, ctx, anna):
     return Browser(app).enter(ctx, anna)
 
 
-@pytest.mark.parametrize("path", ["/admin", "/admin/limits", "/admin/quotas", "/admin/audit"])
+@pytest.mark.parametrize("path", ["/admin", "/admin/limits", "/admin/quotas", "/admin/audit", "/admin/health"])
 def test_admin_pages_are_for_admins(app, browser, as_anna, path):
     page = browser.get(path)
     assert page.status_code == 200 and 'href="/admin" aria-current="page"' in page.text
@@ -147,3 +152,25 @@ def test_members_are_added_changed_in_place_and_removed_by_owners_alone(app, as_
     shown = viewer.get(f"{base}/members").text
     assert "Role of" not in shown and "Rename" not in shown and "Leave" in shown
     assert viewer.post(f"{base}/rename", {"name": "mine"}).status_code == 403
+
+
+def test_the_health_page_has_disk_database_waiting_times_and_versions(browser, ctx, anna):
+    job_id = add_job(ctx, anna, "waits")
+    told = browser.get("/admin/health.json").json()["health"]
+    assert told["queued"] == 1 and told["oldest_s"] >= 0 and told["wait_median_s"] is None
+    assert told["database_size"] > 0 and told["write_ms"] > 0 and told["disks"][0]["free"] > 0
+    assert told["problems"] == [] and told["versions"]["Shoal"] == __version__
+
+    def start(session):
+        job = session.get_one(Job, job_id)
+        job.state, job.started_at = "running", job.created_at + timedelta(seconds=90)
+
+    ctx.db.write(start)
+    ctx.loops.watch("imports", lambda: Problem("imports", "failing", 3.0, "<b>no</b>"))
+    page = browser.get("/admin/health").text
+    assert "1 min 30 s" in page and "imports is failing" in page and "<b>no</b>" not in page
+
+
+def test_the_parts_of_the_server_are_examined_after_the_page(browser):
+    found = browser.get("/admin/health?part=findings", headers=HTMX).text
+    assert "database" in found and "versions" in found and "skeleton" not in found

@@ -1,5 +1,6 @@
 """The page of rented machines: how each is reached, how strong its sandbox is, what is left when it has ended."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,6 +10,8 @@ from sqlalchemy import select
 from web_browser import Browser
 
 from shoal.core.artifacts import FileEntry, Manifest
+from shoal.core.gpu_models import short_model
+from shoal.core.jobs import CapacityView, DeviceView, MachineView
 from shoal.core.leases import LeaseRequest
 from shoal.core.people import Role
 from shoal.core.schema import utcnow
@@ -19,6 +22,7 @@ from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.sources import Source
 from shoal.server.policy import AgentIdentity
+from shoal.server.web import offers
 from shoal.testing.server import add_member, add_node, add_person, make_app
 
 LEASES = "/w/default/leases"
@@ -79,6 +83,35 @@ def test_renting_extending_and_releasing_by_the_form(ctx, browser, anna, gateway
     browser.post(f"{LEASES}/{lease.id}/release", {})
     assert leases.get(ctx, anna.access(), lease.id).status == "ended"
     assert "1 lease ended within a day" in browser.get(LEASES).text
+
+
+def test_what_can_be_rented_has_its_price_and_a_model_is_rented_by_its_card(ctx, browser, anna, gateway):
+    gpu = {"model": "NVIDIA H100 80GB HBM3", "memory": 80 * 10**9}
+    pool = CapacityView(machines=[
+        MachineView(name="a", kind="cuda", slots_total=2, slots_free=1, devices=[
+            DeviceView(slot=0, label="GPU 0", is_free=False, **gpu), DeviceView(slot=1, label="GPU 1", is_free=True, **gpu)]),
+        MachineView(name="b", kind="cuda", slots_total=1, slots_free=1, devices=[
+            DeviceView(slot=0, label="GPU 0", is_free=True, **gpu)]),
+        MachineView(name="c", kind="cpu", slots_total=8, slots_free=3),
+        MachineView(name="d", kind="cpu", slots_total=8, slots_free=8, state="lost"),
+    ])  # fmt: skip
+    settings = replace(ctx.settings, price_cpu=0.05, price_models="H100=3.50")
+    h100, cpu = offers.offers(settings, pool)
+    assert (h100.free, h100.total, h100.at_once, h100.machines, h100.price) == (2, 3, 1, 2, 3.5)
+    assert (cpu.choice, cpu.free, cpu.total, cpu.price) == ("cpu", 3, 8, 0.05)
+    assert offers.requirements(h100.choice) == {"gpu": short_model(gpu["model"])}
+    page = browser.get(LEASES).text
+    assert 'data-offer="cpu"' in page and "free now" in page
+    assert browser.post(LEASES, {"name": "mine", "device": "cpu", "accels": "1"}).status_code == 201
+    refused = browser.post(LEASES, {"name": "big", "device": "gpu:H100", "accels": "1"})
+    assert refused.status_code in (409, 422) and "H100" in refused.text
+
+
+def test_a_lease_that_runs_counts_down_and_opens_in_vs_code(ctx, browser, rented, monkeypatch):
+    monkeypatch.setattr(ctx.gateway, "is_connected", lambda lease: True)
+    page = browser.get(LEASES).text
+    assert re.search(r'data-ends="[0-9T:-]+Z"', page)
+    assert re.search(r'href="vscode://vscode-remote/ssh-remote\+box-[a-z0-9]+@[a-z.]+:2222/"', page), page
 
 
 def test_a_bad_key_is_refused_and_nothing_is_rented(ctx, browser, anna, gateway):

@@ -1,15 +1,22 @@
 """The pages of swarms: who takes part and what each gave, rounds for the charts, the way in, what one can do."""
 
+import re
+import shlex
+
 import pytest
 from web_browser import Browser
 from web_drafts import HTMX
 from web_swarms import add_swarm
 
+from shoal.cli.main import app
+from shoal.cli.shared.aliases import expand
 from shoal.core.people import Role
+from shoal.core.swarm import SwarmSpec
 from shoal.server.swarms import invitations as swarm_invitations
 from shoal.server.swarms import service as swarms
 from shoal.server.web import swarms as web
-from shoal.testing.server import add_member
+from shoal.server.web.drafts.new_swarm import swarm_command
+from shoal.testing.server import add_member, add_source
 
 FISH = "/w/default/swarms/fish"
 
@@ -117,3 +124,49 @@ def test_an_empty_swarm_says_how_to_invite_and_a_workspace_without_one_how_to_be
     add_swarm(ctx, anna, rounds=0, peers=[])
     page = browser.get(FISH)
     assert page.status_code == 200 and "shoal swarm invite fish" in page.text
+
+
+def test_a_swarm_is_created_by_the_form_which_shows_the_line_to_join_once(browser, ctx, anna, monkeypatch):
+    monkeypatch.setattr(swarms, "find_spec", lambda name: object())  # hivemind is not used here
+    source = add_source(ctx, anna)
+    form = {"name": "reef", "source_id": source, "entry": "train.py", "line": "--lr 0.1", "target_batch_size": "512",
+            "mode": "local-steps", "local_steps": "20", "trust": "open", "public": "on", "env_name": "A", "env_value": "b c"}  # fmt: skip
+    shown = browser.post("/w/default/swarms/new/preview", form, headers=HTMX).text
+    assert "shoal swarm create reef" in re.sub(r"</?span>", "", shown)
+    made = browser.post("/w/default/swarms/new", form, headers=HTMX)
+    assert made.status_code == 201 and made.headers["HX-Retarget"] == ".cols.draft", made.text
+    assert "shoal swarm join " in made.text and "/w/default/swarms/reef" in made.text
+    [one] = swarms.summaries(ctx, anna.access())
+    spec = swarms.get(ctx, anna.access(), one.id).spec
+    assert (spec.local_steps, spec.aggregation, spec.public, spec.env) == (20, "robust", True, {"A": "b c"})
+    again = browser.post("/w/default/swarms/new", form)
+    assert again.status_code == 409 and 'value="reef"' in again.text
+
+
+def test_the_command_of_a_swarm_means_the_same_on_the_command_line(ctx):
+    spec = SwarmSpec(name="reef", entry=["train.py", "--lr", "0.1"], source_id="src_1", target_batch_size=512, trust="open",
+                     local_steps=20, public=True, datasets=["words"], env={"A": "b c"}, every_rounds=3)  # fmt: skip
+    command = swarm_command(spec, workspace="lab", source={})
+    assert command == (
+        "shoal swarm create reef --workspace lab --target-batch-size 512 --local-steps 20 --trust open --checkpoint-rounds 3"
+        " --public --dataset words --env 'A=b c' -- train.py --lr 0.1"
+    )
+    _, outer, _ = app.meta.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+    _, bound, _ = app.parse_args(expand(app, outer.args), exit_on_error=False, print_error=False)
+    assert bound.args[0] == "reef" and bound.kwargs["target_batch_size"] == 512
+
+
+@pytest.mark.parametrize(
+    ("lacks", "told"),
+    [
+        ("source_id", "Provide the code first"),
+        ("name", "Give the swarm a name"),
+        ("target_batch_size", "Give the batch size"),
+    ],
+)
+def test_a_form_that_lacks_something_says_what(browser, ctx, anna, lacks, told):
+    form = {"name": "reef", "source_id": add_source(ctx, anna), "entry": "train.py", "target_batch_size": "512"} | {
+        lacks: ""
+    }
+    answer = browser.post("/w/default/swarms/new", form)
+    assert answer.status_code == 422 and told in answer.text

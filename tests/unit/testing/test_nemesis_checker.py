@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.testing.nemesis.checker import check
+from shoal.testing.nemesis.observe import wait_for_standstill
 from shoal.testing.nemesis.report import as_markdown, table
 
 JOB = "job_1"
@@ -177,3 +178,11 @@ def test_the_table_counts_rounds_and_blames_the_fault_before_a_finding():
     printed = as_markdown(rows).splitlines()
     assert printed[2] == "| F1 | server killed with SIGKILL | 2 | 0 | 0 | 1 | 2.0, 2.0 |"
     assert "| F3 | power cut of the server's disk | not run | – | – | – | – |" in printed
+
+
+def test_a_slow_end_is_waited_for_and_a_standstill_is_reported():
+    shrinking = [{"job-1": "running", "job-2": n} for n in range(40)] + [{}]
+    took, stuck = wait_for_standstill(lambda: shrinking.pop(0), 0.1, every_s=0.005)
+    assert stuck == [] and shrinking == []
+    took, stuck = wait_for_standstill(lambda: {"job-3": "queued"}, 0.05, every_s=0.005)
+    assert stuck == ["job-3"] and took >= 0.05

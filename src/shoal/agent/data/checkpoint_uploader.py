@@ -1,8 +1,9 @@
 """Uploads the checkpoints a job writes: each folder in the output directory is one, the files directly in it are another.
 
 Checkpoints in the working directory are found by `workdir_checkpoints`. A checkpoint is uploaded once it looks complete and
-has not changed for SETTLE_S. Files that changed just before a worker died are not trusted. A directory in which something
-always changes, such as a log beside the weights, is uploaded without the changing files.
+has not changed for SETTLE_S. Files that changed just before a worker died are not trusted, except a checkpoint's only file of
+weights whose end shows that it was written completely. A directory in which something always changes, such as a log beside the
+weights, is uploaded without the changing files.
 
 Why this is safe: `scan` runs in the uploader's thread and, at the end, in the main thread (`finish`); `_one_at_a_time` admits
 one of them, and `_known` is used only under it. Other threads only set events and times. A checkpoint that the script changes
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.agent.data.bug_capsules import holds_capsules
-from shoal.agent.data.completeness import OWN, facts, is_half_made_name, problem
+from shoal.agent.data.completeness import OWN, facts, is_half_made_name, is_whole, problem
 from shoal.agent.data.uploads import commit
 from shoal.agent.data.workdir_checkpoints import Candidate, Files, Workdir, is_state, list_files
 from shoal.agent.link import Link
@@ -133,7 +134,7 @@ class CheckpointUploader(threading.Thread):
                 if known is None or known.files != found.files:
                     said = known.said if known else set()
                     known = self._known[found.name] = _Known(found.files, time.monotonic(), said=said)
-                is_settled = known.done or self._is_stable(known, settle_s, last)
+                is_settled = known.done or self._is_stable(found, known, settle_s, last)
                 if is_settled and not known.done:
                     self._upload(found, known, last)
                 if found.name == ROOT and found.place == "output":
@@ -163,11 +164,14 @@ class CheckpointUploader(threading.Thread):
             self._upload(part, self._calm, last)
             self._restless_since = time.monotonic()
 
-    def _is_stable(self, known: _Known, settle_s: float, last: bool) -> bool:
+    def _is_stable(self, found: Candidate, known: _Known, settle_s: float, last: bool) -> bool:
         if any(path == OWN for path, _, _ in known.files):
             return True  # the SDK writes it elsewhere and moves it here in one rename
         newest = max((m for _, _, m in known.files), default=0) / 1e9
-        quiet = min(time.time(), self._died_at) - newest >= settle_s
+        until = min(time.time(), self._died_at)
+        quiet = until - newest >= settle_s
+        if last and not quiet:
+            return _is_one_whole_file(found, [path for path, _, m in known.files if until - m / 1e9 < settle_s])
         return quiet and (last or time.monotonic() - known.since >= settle_s)
 
     def _upload(self, found: Candidate, known: _Known, last: bool) -> None:
@@ -204,6 +208,15 @@ class CheckpointUploader(threading.Thread):
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
             raise TimedOut("there was no time left to upload it after a worker failed")
+
+
+def _is_one_whole_file(found: Candidate, recent: list[str]) -> bool:
+    """Return whether only one file changed recently, which is the only one with weights and shows that it is complete.
+
+    With several files of weights, some of them might be of an earlier save than the others.
+    """
+    weights = [path for path, _, _ in found.files if is_state(path)]
+    return len(weights) == 1 and recent == weights and is_whole(found.root / weights[0])
 
 
 def _stepped(found: Candidate) -> str:

@@ -59,7 +59,8 @@ def problem(root: Path, files: list[str], *, on_first_node: bool = True) -> str 
         if (found := _file_problem(root / file)) is not None:
             return f"{file} {found}"
     for index in (f for f in files if f.endswith(".index.json")):
-        shards = set((_json(root / index) or {}).get("weight_map", {}).values())
+        listed = _object(root / index).get("weight_map")
+        shards = {shard for shard in listed.values() if isinstance(shard, str)} if isinstance(listed, dict) else set()
         if lacking := sorted(shards - names):
             return f"{index} lists {lacking[0]}, which does not exist"
     if on_first_node and is_part(files):
@@ -69,16 +70,28 @@ def problem(root: Path, files: list[str], *, on_first_node: bool = True) -> str 
     return None
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a file has a format that is written from start to end, and has its end: torch's or safetensors."""
+    try:
+        if path.suffix == ".safetensors":
+            return _safetensors_problem(path) is None
+        with open_from_job(path) as file:
+            return path.suffix in _TORCH and file.read(4) == b"PK\x03\x04" and zipfile.is_zipfile(file)
+    except OSError:
+        return False
+
+
 def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
     """Return step, losses, model and version of a checkpoint, read from the files of the SDK or of Hugging Face if present."""
-    state = _json(root / "trainer_state.json") if "trainer_state.json" in files else None
-    config = _json(root / "config.json") if "config.json" in files else None
-    history = [h for h in (state or {}).get("log_history", []) if isinstance(h, dict)]
-    step = (state or {}).get("global_step")
+    state = _object(root / "trainer_state.json") if "trainer_state.json" in files else {}
+    config = _object(root / "config.json") if "config.json" in files else {}
+    logged = state.get("log_history")
+    history = [h for h in logged if isinstance(h, dict)] if isinstance(logged, list) else []
+    step = state.get("global_step")
     if not isinstance(step, int):
         match = _STEP.search(name)
         step = int(match[1] or match[2]) if match else _lightning_step(files)
-    architectures = (config or {}).get("architectures")
+    architectures = config.get("architectures")
     model = architectures[0] if isinstance(architectures, list) and architectures else None
     if OWN in files and isinstance(own := _json(root / OWN), dict):
         return _own_facts(own, step, model, config) | {"lacks": sorted(_elsewhere(own) - set(files))}
@@ -87,7 +100,7 @@ def facts(name: str, root: Path, files: list[str]) -> dict[str, Any]:
         "train_loss": _last(history, "loss"),
         "eval_loss": _last(history, "eval_loss"),
         "model": model if isinstance(model, str) else None,
-        "version": _text((config or {}).get("transformers_version")),
+        "version": _text(config.get("transformers_version")),
         "inference_ready": isinstance(model, str),
         "only_logs": bool(files) and all(_LOG.fullmatch(file) for file in files),
         "only_text": all(file.lower().endswith(_TEXT) or _LOG.fullmatch(file) for file in files),
@@ -120,12 +133,12 @@ def _own_problem(root: Path, files: list[str]) -> str | None:
     return None
 
 
-def _own_facts(own: dict[str, Any], step: int | None, model: Any, config: Any) -> dict[str, Any]:
+def _own_facts(own: dict[str, Any], step: int | None, model: Any, config: dict[str, Any]) -> dict[str, Any]:
     written = own.get("metrics")
     metrics = {
         str(k): float(v)
         for k, v in (written.items() if isinstance(written, dict) else ())
-        if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+        if _is_number(v) and not isinstance(v, bool) and math.isfinite(v)
     }
     at = own.get("step")
     return {
@@ -133,7 +146,7 @@ def _own_facts(own: dict[str, Any], step: int | None, model: Any, config: Any) -
         "train_loss": _first(metrics, _TRAIN_LOSS),
         "eval_loss": _first(metrics, _EVAL_LOSS),
         "model": model if isinstance(model, str) else None,
-        "version": _text((config or {}).get("transformers_version")),
+        "version": _text(config.get("transformers_version")),
         "inference_ready": isinstance(model, str),
         "metrics": dict(sorted(metrics.items())),
     }
@@ -174,8 +187,8 @@ def _safetensors_problem(path: Path) -> str | None:
             return "is cut short"
         try:
             header = json.loads(file.read(length))
-            end = max((t["data_offsets"][1] for k, t in header.items() if k != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, IndexError):
+            end = max((int(t["data_offsets"][1]) for k, t in header.items() if k != "__metadata__"), default=0)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             return "has a damaged header"
     return None if size == 8 + length + end else "is cut short"
 
@@ -185,20 +198,31 @@ def _json(path: Path) -> Any:
         if path.stat().st_size <= _MAX_JSON:
             with open_from_job(path) as file:
                 return json.loads(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         pass
     return None
 
 
+def _object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if there is none, because a job may write anything."""
+    found = _json(path)
+    return found if isinstance(found, dict) else {}
+
+
 def _last(history: list[dict[str, Any]], key: str) -> float | None:
     """Return the newest value of a key; not every entry has it, because evaluations and training steps log separately."""
-    return next((float(h[key]) for h in reversed(history) if isinstance(h.get(key), int | float)), None)
+    return next((float(h[key]) for h in reversed(history) if _is_number(h.get(key))), None)
 
 
 def _metrics(history: list[dict[str, Any]]) -> dict[str, float]:
-    keys = {k for h in history for k, v in h.items() if isinstance(v, int | float) and k not in ("step", "epoch")}
+    keys = {k for h in history for k, v in h.items() if _is_number(v) and k not in ("step", "epoch")}
     found = {key: _last(history, key) for key in keys}
     return {key: value for key, value in sorted(found.items()) if value is not None and value == value}
+
+
+def _is_number(value: object) -> bool:
+    """Return whether this is a number that a float can hold."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 1000)
 
 
 def _text(value: object) -> str | None:

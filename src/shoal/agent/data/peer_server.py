@@ -73,7 +73,8 @@ class Shelf:
 
     def _on_disk(self, name: str) -> bytes | None:
         path, offset, size = self._places[name]
-        for root in (self._tree, *self._tree.parent.glob(f".{self._tree.name}.*.tmp")):
+        # The tree last: its temporary folder may get the final name between two of these lines.
+        for root in (*self._tree.parent.glob(f".{self._tree.name}.*.tmp"), self._tree):
             with suppress(OSError), (root / path).open("rb") as file:
                 file.seek(offset)
                 data = file.read(size)

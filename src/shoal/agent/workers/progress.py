@@ -16,6 +16,9 @@ _STEP = re.compile(
 _EPOCH = re.compile(rb"\bepochs?\s*[:=#]?\s*[\[(]?\s*(\d{1,13})\s*(?:/|of)\s*(\d{1,13})\b", re.IGNORECASE)
 _EPOCH_NUMBER = re.compile(rb"\bepoch\s*[:=#]?\s*[\[(]?\s*(\d{1,9})\b(?!\s*(?:%|/|of\b))", re.IGNORECASE)
 _BRACKET = re.compile(rb"\[\s*(\d{1,13})\s*/\s*(\d{1,13})(?=[\]\s(,:])(?!\s+\d\d?:\d\d)")
+_RICH_BAR = re.compile("\\bEpoch (\\d{1,9})/(\\d{1,9}) [━╸╺ ]+(?=\\d+/\\d+ \\d+:\\d\\d)".encode())
+"""Start of Lightning's bar `Epoch 0/5 ━━━╸━━━ 4/8 0:00:01`, whose second number is that of the last epoch, counted from 0."""
+_RICH_STEP = re.compile(rb"(\d{1,13})/(\d{1,13})")
 _DIGIT = re.compile(rb"\d")
 _NO_LETTERS = re.compile(rb"[^A-Za-z]+")
 _MAX_TOTAL = 10**12
@@ -45,6 +48,8 @@ class ProgressReader:
         """Read a line; return whether it contained a counter."""
         if (b"/" not in line and b"of" not in line) or not _DIGIT.search(line):
             return False
+        if (bar := _RICH_BAR.search(line)) and int(bar[1]) <= int(bar[2]):
+            return self._feed_rich(line, bar, now)
         found_epoch, found = _search(_EPOCH, line), _search(_BAR, line) or _search(_STEP, line)
         epoch = _numbers(found_epoch)
         if found is None and (bracket := _search(_BRACKET, line)) and _numbers(bracket) != epoch:
@@ -55,6 +60,15 @@ class ProgressReader:
             self._note_epoch(*epoch)
         if found:
             self._note_step(line, found, now, is_beside_epoch=epoch is not None)
+        self._note_pace(now)
+        return True
+
+    def _feed_rich(self, line: bytes, bar: re.Match[bytes], now: float) -> bool:
+        found = _RICH_STEP.match(line, bar.end())
+        if not found or not 0 < int(found[2]) <= _MAX_TOTAL or int(found[1]) > int(found[2]):
+            return False
+        self._epoch, self._is_epoch_done = (int(bar[1]), int(bar[2]) + 1), True
+        self._note_step(line, found, now, is_beside_epoch=True)
         self._note_pace(now)
         return True
 

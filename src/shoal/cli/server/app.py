@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = App(name="server")
 app.command(backup.app)
 app.command(oidc.app)
-for command in (backup.restore, backup.check, backup.doctor, backup.downgrade):
+for command in (backup.restore, backup.check, backup.doctor, backup.upgrade, backup.downgrade):
     app.command(command)
 app.command(share)
 app.command(install)

@@ -1,4 +1,4 @@
-"""`shoal server backup`, `restore`, `downgrade`, `check` and `doctor`: the data directory on this machine."""
+"""`shoal server backup`, `restore`, `upgrade`, `downgrade`, `check` and `doctor`: the data directory on this machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from shoal.cli.shared.diagnosis import print_diagnosis
 from shoal.cli.shared.format import plural, size
 from shoal.cli.shared.output import Column, out
 from shoal.core.errors import UsageError
 from shoal.core.settings import Layout, ServerSettings
 
 if TYPE_CHECKING:
-    from shoal.core.backups import BackupView, Finding, RestoreView
+    from shoal.core.backups import BackupView, RestoreView, UpgradeView
     from shoal.server.backup.place import Place
 
 app = App(name="backup", help="Make, list and verify backups of the server on this machine.")
@@ -171,6 +172,38 @@ def restore(place: str, *, id: str | None = None, revoke_keys: bool = False) -> 
     out.show(found, lambda: _print_restored(found, revoke_keys))
 
 
+def upgrade(*, backup: str | None = None) -> None:
+    """Upgrade the database of a stopped server to this version of Shoal, and examine it before and after.
+
+    Starting the server upgrades too; this command does it without starting,
+    and can make a backup first. In both cases the database is copied before
+    its tables change, and `shoal server downgrade` puts the copy back. A
+    damaged database is refused and left as it is.
+
+    For example:
+
+      shoal server stop
+      shoal server upgrade
+      shoal server upgrade --backup /mnt/backups/shoal
+
+    Parameters
+    ----------
+    backup
+        Folder or s3:// URL in which to make a complete backup first (default: backup_to, if it is set).
+    """
+    layout, settings = _data()
+    from shoal.server.backup.create import create as make
+    from shoal.server.backup.upgrades import pending, upgrade_now
+
+    made = None
+    if pending(layout) and (place := backup or settings.backup_to):
+        with _open(place, settings) as opened:
+            made = make(layout, settings, opened, keys=settings.backup_keys, say=out.stick)
+    found = upgrade_now(layout, doing=out.stick).model_copy(update={"backup": made.id if made else None})
+    out.stick("")
+    out.show(found, lambda: _print_upgraded(found))
+
+
 def downgrade(*, yes: bool = False) -> None:
     """Put back the copy of the database from before the last upgrade.
 
@@ -259,7 +292,7 @@ def doctor() -> int:
     layout = Layout()
     record = own_record(layout)
     found = examine(layout, (health_of(record.url) if record else None) or {})
-    out.show(found, lambda: _print_findings(found))
+    out.show(found, lambda: print_diagnosis(found))
     return 1 if any(f.state == "error" for f in found) else 0
 
 
@@ -299,6 +332,19 @@ def _print_made(made: BackupView, removed: list[str]) -> None:
         out.info(f"Removed {plural(len(removed), 'older backup')}.")
 
 
+def _print_upgraded(found: UpgradeView) -> None:
+    if found.copy_before is None:
+        out.info(f"The database has tables of version {found.after} already and is intact.")
+    else:
+        out.info(
+            f"The tables were upgraded from version {found.before} to {found.after} in {found.seconds:.1f} s; all is intact."
+        )
+        out.info(f"The database from before: {found.copy_before}. To go back to it: {out.prog} server downgrade --yes")
+    if found.backup:
+        out.info(f"Backup {found.backup} was made first.")
+    out.info(f"Start the server: {out.prog} server start")
+
+
 def _print_restored(found: RestoreView, revoked_all: bool) -> None:
     out.line(found.home)
     out.info(
@@ -314,12 +360,3 @@ def _print_restored(found: RestoreView, revoked_all: bool) -> None:
     if not found.has_keys:
         out.warn("The backup has no key files. Put secret.key back, or start with --new-secret-key.")
     out.info(f"Start it: SHOAL_HOME={found.home} {out.prog} server start")
-
-
-def _print_findings(found: list[Finding]) -> None:
-    words = {"ok": "ok", "warning": "warning", "error": "ERROR"}
-    width = max(len(f.name) for f in found)
-    for f in found:
-        out.line(f"{words[f.state]:<8} {f.name:<{width}}  {f.text}")
-        if f.fix:
-            out.line(f"{'':<8} {'':<{width}}  → {f.fix}")

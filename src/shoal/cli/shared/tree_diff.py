@@ -125,6 +125,10 @@ class _Tensor:
     end: int
 
 
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error)
+"""Errors of a header that is damaged or none at all."""
+
+
 def _tensor_diff(old: FileEntry, new: FileEntry, open_file: Callable[[FileEntry], IO[bytes]]) -> TensorDiff | None:
     try:
         with open_file(old) as a, open_file(new) as b:
@@ -138,7 +142,7 @@ def _tensor_diff(old: FileEntry, new: FileEntry, open_file: Callable[[FileEntry]
                     found.unchanged += 1
                 else:
                     found.changed.append(name)
-    except (ShoalError, OSError, ValueError, TypeError, KeyError, AttributeError, struct.error):
+    except (ShoalError, *DAMAGED):
         return None  # damaged, or not a safetensors file: the diff then only says that the files differ
     return found
 

@@ -42,6 +42,8 @@ def _header(job: JobView) -> None:
             ("Id", job.id),
             ("Reason", job.reason if job.status.is_terminal else None),
             ("Waiting", job.waiting),
+            ("After", _chain(job, is_next=False)),
+            ("Then", _chain(job, is_next=True)),
             ("Stalled", job.stalled),
             *(("Warning", clean(text)) for text in job.warnings),
             ("Progress", progress_text(job.progress, with_bar=out.is_terminal) if job.progress else None),
@@ -204,3 +206,9 @@ def _clock(event: EventView, start: datetime) -> str:
     if not out.is_terminal:
         return timestamp(event.at)
     return f"{'+' + duration(max(0.0, (event.at - start).total_seconds())):>10}"
+
+
+def _chain(job: JobView, *, is_next: bool) -> str | None:
+    """Return the jobs before or after this one with their states, or None."""
+    names = [f"{one.job} ({one.status or 'deleted'})" for one in job.chain if one.is_next is is_next]
+    return ", ".join(names) or None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from shoal.cli.shared.format import plural
-from shoal.cli.shared.job_flags import CODE, SIZE, JobFlags, check_job, refuse_stray_words, submitting
+from shoal.cli.shared.job_flags import CODE, SIZE, JobFlags, check_job, many, refuse_stray_words, submitting
 from shoal.cli.shared.output import out
 from shoal.cli.shared.parse import device_words
 from shoal.cli.shared.session import connect, session
@@ -27,6 +27,7 @@ def run(
     *entry: str,
     flags: JobFlags | None = None,
     batch: Annotated[str | None, Parameter(group=SIZE)] = None,
+    after: Annotated[list[str] | None, many("--after", group=SIZE)] = None,
     profile: Annotated[str | None, Parameter(group=CODE)] = None,
     print_spec: bool = False,
     replace: bool = False,
@@ -59,6 +60,7 @@ def run(
       shoal training run tracked --env WANDB_PROJECT=exp \\
           --secret WANDB_API_KEY=wandb --dataset wikitext \\
           -- train.py --data /input/wikitext
+      shoal training run score --after big --time-limit 1h -- score.py /input/big
       shoal training run -f --profile big
       shoal training run --profile big --print-spec -- --lr 1e-3
 
@@ -71,6 +73,9 @@ def run(
         Arguments without a script are added to those in shoal.yaml.
     batch
         Name of a batch. Among jobs of the same batch, the one with the longest --expected starts first.
+    after
+        Start only after this job has succeeded, or ended in any way: JOB or JOB:ended (repeatable).
+        Its newest checkpoint is at /input/JOB. If it fails, the new job is stopped. No preflight is run.
     profile
         Profile of the folder's shoal.yaml to use.
     print_spec
@@ -105,7 +110,7 @@ def run(
     if jupyter:
         raise UsageError("--jupyter needs --interactive.")
     choice = flags.choice()
-    spec = check_job(name, entry, flags.wanted() | {"batch": batch}, choice)
+    spec = check_job(name, entry, flags.wanted() | {"batch": batch, "after": after or []}, choice)
     if print_spec:
         _print_spec(spec, choice)
         return 0
@@ -119,7 +124,10 @@ def run(
             warn_of_fetched(client, spec)
         if quote:
             _print_quote(client, spec)
-        with before_submit(client, spec, skip=no_preflight) as found, submitting(f"training inspect {name}"):
+        with (
+            before_submit(client, spec, skip=no_preflight or bool(spec.after)) as found,
+            submitting(f"training inspect {name}"),
+        ):
             job = create_job(client, spec, preflight=found, replace=replace, say=out.info)
         if not follow:
             out.show(job, lambda: _print_submitted(job))

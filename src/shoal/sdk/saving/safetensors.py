@@ -78,5 +78,5 @@ def _described(path: Path) -> dict[str, Any]:
             for name, said in listed.items()
             if name != "__metadata__"
         }
-    except (OSError, ValueError, KeyError, TypeError, IndexError, struct.error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise Corrupt(f"{path} cannot be read as a safetensors file: {type(error).__name__}: {error}") from error

@@ -1,33 +1,40 @@
-"""The way back from an upgrade: a copy of the database made before its tables are changed."""
+"""Upgrades of the database, and the way back: a copy of it made before its tables are changed."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from shoal import __version__
-from shoal.core.errors import NotFound, Refused
+from shoal.core import system
+from shoal.core.backups import UpgradeView
+from shoal.core.errors import Corrupt, NotFound, Refused
 from shoal.core.instance import assign, instance_id, is_held
 from shoal.core.settings import Layout
 from shoal.server.backup import revocations, snapshot
 from shoal.server.db import Database
-from shoal.server.migrations import HEAD, MADE_BY
+from shoal.server.migrations import HEAD, MADE_BY, refuse_newer, upgrade
 from shoal.server.models.server import ServerFact
 
 logger = logging.getLogger(__name__)
 _KEEP = 2
 
 
+def pending(layout: Layout) -> str | None:
+    """Return the version of a database whose tables are older than this program's; None if there is nothing to upgrade."""
+    version = snapshot.version_of(layout.database) if layout.database.exists() else None
+    return version if version is not None and version < HEAD else None
+
+
 def copy_before(layout: Layout, doing: Callable[[str], None] = lambda text: None) -> Path | None:
     """Copy a database whose tables are about to change; return the copy, or None if there is nothing to upgrade."""
-    if not layout.database.exists():
-        return None
-    version = snapshot.version_of(layout.database)
-    if version is None or version >= HEAD:
+    version = pending(layout)
+    if version is None:
         return None
     doing(f"copying the database before its upgrade from version {version} to {HEAD}")
     folder = _folder(layout)
@@ -49,6 +56,56 @@ def remember_version(db: Database) -> None:
         known = session.get(ServerFact, MADE_BY)
     if known is None or known.value != __version__:
         db.write(lambda session: session.merge(ServerFact(name=MADE_BY, value=__version__)) and None)
+
+
+def upgrade_now(layout: Layout, doing: Callable[[str], None] = lambda text: None) -> UpgradeView:
+    """Upgrade the database of a server that does not run, and examine it before and after.
+
+    Nothing is changed if it is damaged, or if the copy cannot be made. If a step fails, the database is as it was: its tables
+    are changed in one transaction.
+    """
+    if not layout.database.exists():
+        raise NotFound(f"There is no database at {layout.database}.", hint="shoal server start")
+    began = time.monotonic()
+    with _alone(layout):
+        before = snapshot.version_of(layout.database)
+        refuse_newer(before, snapshot.fact(layout.database, MADE_BY))
+        known = snapshot.integrity_problems(layout.database)
+        if damage := [
+            problem for problem in known if not problem[0].isdigit()
+        ]:  # others are rows without the one they name
+            raise Corrupt(
+                f"The database is damaged and was left as it is: {damage[0]}.",
+                hint="shoal server backup list, then restore the newest into another SHOAL_HOME: shoal server restore PLACE",
+            )
+        copy = copy_before(layout, doing)
+        db = Database(layout.database)
+        try:
+            upgrade(db.writer, doing=doing)
+            remember_version(db)
+        finally:
+            db.close()
+        if new := [problem for problem in snapshot.integrity_problems(layout.database) if problem not in known]:
+            raise Corrupt(f"The upgraded database is damaged: {new[0]}.", hint="shoal server downgrade --yes")
+    rows = sum(snapshot.row_counts(layout.database).values())
+    return UpgradeView(
+        before=before or "",
+        after=HEAD,
+        rows=rows,
+        copy_before=str(copy) if copy else None,
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Keep servers from starting; raise Refused if one runs."""
+    with layout.server_lock.open("a") as file:
+        try:
+            system.flock(file, system.LOCK_EX | system.LOCK_NB)
+        except BlockingIOError:
+            raise Refused("The server is running.", hint="shoal server stop") from None
+        yield
 
 
 def downgrade(layout: Layout) -> tuple[Path, Path]:

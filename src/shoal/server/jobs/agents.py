@@ -28,7 +28,7 @@ from shoal.server.artifacts import checkpoints, peer_transfers, restore_paths
 from shoal.server.billing import ledger
 from shoal.server.context import Context
 from shoal.server.engines import queue as engine_queue
-from shoal.server.jobs import attempts, sandboxes
+from shoal.server.jobs import after, attempts, sandboxes
 from shoal.server.jobs import service as jobs
 from shoal.server.jobs.events import WARNING, record_event
 from shoal.server.leases import lease_rows
@@ -55,6 +55,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
     peer_transfers.remember(ctx, who, request)
     if first is None:
         return JoinReply(ready=False)
+    after.mount_outputs(ctx, who.job_id)
     resume = _choose_resume(ctx, who)
     with ctx.db.read() as session:
         job = session.get_one(Job, who.job_id)

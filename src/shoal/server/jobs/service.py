@@ -26,7 +26,7 @@ from shoal.server.audit.record import record_action
 from shoal.server.billing import budgets
 from shoal.server.context import Context
 from shoal.server.engines import queue as engine_queue
-from shoal.server.jobs import devices, imported_runs, stacks, views
+from shoal.server.jobs import after, devices, imported_runs, stacks, views
 from shoal.server.jobs.events import move, record_event
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.secrets import Secret
@@ -88,6 +88,7 @@ def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
     budgets.refuse_unpriced(ctx, spec)
     with ctx.db.read() as session:
         quotas.refuse_larger(session, access, spec)
+        after.resolve(session, access, spec)
         source = lookup.source(session, access, spec.source_id)
         _check_secrets(session, access, spec)
         mounts = inputs(session, access, spec)

@@ -72,7 +72,7 @@ def append_part(
 
 
 def _store_records(ctx: Context, who: AgentIdentity, stream: str, seq_first: int, count: int, body: bytes) -> int:
-    records = _decode(body)
+    records = decode_segment(body)
     _check_count(records, count)
     if any(not 0 <= record["t"] < MOST_TIME_S for record in records):
         raise InvalidSpec("A segment's records have times that are no dates.")
@@ -253,7 +253,7 @@ def _page(segments: list[Segment]) -> list[Segment]:
 
 
 def _lines(segment: Segment) -> Iterator[LogLine]:
-    return (log_line(segment.attempt, segment.node, record) for record in _decode(segment.body))
+    return (log_line(segment.attempt, segment.node, record) for record in decode_segment(segment.body))
 
 
 def in_order(lines: list[LogLine]) -> list[LogLine]:
@@ -278,13 +278,14 @@ def log_line(attempt: int, node: int, record: dict[str, Any]) -> LogLine:
     )
 
 
-def _decode(body: bytes) -> list[dict[str, Any]]:
+def decode_segment(body: bytes) -> list[dict[str, Any]]:
+    """Return the records in a segment's body."""
     plain = bounded(body)
     try:
         records = [json.loads(line) for line in plain.splitlines() if line]
         if any(not isinstance(r, dict) or not isinstance(r.get("t"), int | float) for r in records):
             raise ValueError
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSpec("A segment's records are not JSON lines with a time.") from error
     return records
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from shoal.core.jobs import AttemptView, EventView, JobSpec, JobSummary, JobView, NodeView, Progress
 from shoal.core.states import AttemptState, JobState, NodeState
 from shoal.server.billing import service as billing
-from shoal.server.jobs import bug_capsules
+from shoal.server.jobs import after, bug_capsules
 from shoal.server.jobs.events import WARNING
 from shoal.server.metrics import reads as metric_reads
 from shoal.server.models.jobs import Attempt, Event, Job, Node
@@ -44,6 +44,7 @@ def job_view(session: Session, job: Job, workspace: str, waiting: str | None) ->
         ],
         metrics=metric_reads.last_values(session, job.id),
         bugs=bug_capsules.of_job(session, job.id),
+        chain=after.chain(session, job),
         preflight=preflight_reports.of_job(session, job.id),
         slot_seconds=round(used.slot_s, 3),
         costs=used.costs,

@@ -36,6 +36,7 @@ _ABANDONED_S = 120.0
 """Seconds without a status request after which a preflight is ended: its client was killed or the page was closed."""
 _REMOVAL_WAIT_S = 5.0
 _NOT_COPIED = (
+    "after",
     "grow",
     "expected_s",
     "stall_timeout_s",

@@ -103,6 +103,8 @@ def why(ctx: Context, access: Access, name_or_id: str) -> WhyView:
     if job.state != JobState.QUEUED:
         return wait_reasons.not_waiting(job)
     seen = read_state(ctx)
+    if job.id in seen.held:
+        return wait_reasons.after_others(job, seen.held[job.id])
     if all(queued.job_id != job.id for queued in seen.queue):
         with ctx.db.read() as session:  # it has just left the queue
             return wait_reasons.not_waiting(lookup.job(session, access, job.id))

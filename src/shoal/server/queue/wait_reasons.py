@@ -31,6 +31,11 @@ def in_engine(job: Job, text: str) -> WhyView:
     return WhyView(job=job.name, status=job.state, reason="engine", text=text, evidence=[])
 
 
+def after_others(job: Job, text: str) -> WhyView:
+    """Explain a job that starts after another one."""
+    return WhyView(job=job.name, status=job.state, reason=Hold.AFTER.value, text=text, evidence=[])
+
+
 def stalled(job: Job, found: Event) -> WhyView:
     """Explain a running job whose ranks wait for each other."""
     groups = [f"{rank_names(group['ranks'])} {group['where']}" for group in found.data.get("groups", [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import Request, Response
@@ -30,13 +31,14 @@ async def health(ctx: Ctx) -> dict[str, Any]:
     `status` is always "ok": the server is running. `health` is "ok" or "degraded". `parts` has the state of the database, the
     disk, the store, the clock and the background loops. If one is not "ok", `problems` lists what: a loop that fails, is late
     or has ended, the database, the disk, the store. Only a private server includes the error text; on a shared server it is
-    in the log and on the admin page. `instance` identifies the data directory. `clock.jumped_s`: seconds by which the system
+    in the log and on the admin page. `instance` identifies the data directory. `clock.now`: the server's Unix time.
+    `clock.jumped_s`: seconds by which the system
     clock was changed while jobs or leases run; these count elapsed time.
     """
     problems = ctx.loops.problems()
     health = "degraded" if problems else "ok"
     known = {"version": __version__, "private": ctx.private, "instance": ctx.instance}
-    clock = {"jumped_s": round(ctx.clock.gap_s, 1)}
+    clock = {"now": time.time(), "jumped_s": round(ctx.clock.gap_s, 1)}
     views = [_problem_view(ctx, problem) for problem in problems]
     return {"status": "ok", **known, "health": health, "parts": _parts(problems), "problems": views, "clock": clock}
 

@@ -106,6 +106,8 @@ class _Pass:
                 waiting[job.job_id] = f"place {len(waiting) + 1} in the queue"  # the long tail of a long queue
             elif self._in_quota(job):
                 self._consider(job, choice)
+        waiting.update(self.state.held)
+        self.decision.holds.update(dict.fromkeys(self.state.held, Hold.AFTER))
         self.decision.grows.update(growth(self.state, self.decision, self.room.free, self.left, self.kinds))
         return self.decision
 

@@ -50,6 +50,7 @@ from shoal.server.pool import device_drains
 from shoal.server.pool.device_faults import DeviceFaults
 from shoal.server.pool.device_history import DeviceHistory
 from shoal.server.preflight import service as preflights
+from shoal.server.scheduler import after
 from shoal.server.scheduler.decide import Decision, Placement, decide
 from shoal.server.scheduler.machine_parts import host
 from shoal.server.scheduler.running_jobs import RunningJobChecks
@@ -139,6 +140,7 @@ class Scheduler:
         stages.append(partial(self._watch, nodes, {m.name for m in machines if m.state == "lost"}))
         stages.append(partial(self._tending.watch, nodes))
         stages.append(partial(self._device_faults.watch, nodes, machines))
+        stages += [partial(self._end_hopeless, job_id) for job_id in seen.hopeless]
         stages.append(lambda: self._act(decide(seen)))
         run_all(stages)
 
@@ -311,6 +313,17 @@ class Scheduler:
             return attempt.job_id
 
         self.ctx.live.job_changed(self.ctx.db.write(work, essential=True), schedule=True)
+
+    def _end_hopeless(self, job_id: str) -> None:
+        """Stop a queued job that was to start after the success of a job that did not succeed."""
+
+        def work(session: Session) -> None:
+            job = session.get(Job, job_id)
+            if job is not None and job.state == JobState.QUEUED and (reason := after.why_never(session, job)):
+                request_stop(session, job, reason, JobState.STOPPED)
+
+        self.ctx.db.write(work, essential=True)
+        self.ctx.live.job_changed(job_id, schedule=True)
 
     def _end_sweep(self, sweep_id: str, text: str) -> None:
         self.ctx.db.write(lambda session: budgets.stop_sweep(session, sweep_id, text), essential=True)

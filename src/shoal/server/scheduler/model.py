@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,8 @@ class QueuedJob:
     """Labels, as key=value, that its machines must have."""
     grace_s: float | None = None
     """Seconds it may take to end after it was asked to stop; None: those of the policy."""
+    after: tuple[Mapping[str, Any], ...] = ()
+    """Jobs that must have ended before, as in its specification."""
 
     @property
     def min_slots(self) -> int:
@@ -164,6 +167,10 @@ class QueueState:
     """Jobs that held a reservation after the last pass. They stay first within their priority even if shares have changed."""
     away: Sequence[MachineState] = ()
     """Machines of the pool on which no job can start now: lost, draining, or not answering."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that wait for other jobs to end, and so are not in `queue` yet → the reason in words."""
+    hopeless: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that wait for a job that can no longer succeed → the reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,8 @@ class Hold(StrEnum):
     """The machines that are up could not run the job even if all were free."""
     PAUSE = "pause"
     """The job just failed on the only machines it fits on; it is retried there after a pause."""
+    AFTER = "after"
+    """The job starts after another one, which has not ended."""
     TURN = "turn"
     """Other jobs go first."""
 

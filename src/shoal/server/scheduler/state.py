@@ -30,6 +30,7 @@ from shoal.server.db import in_parts
 from shoal.server.models.jobs import Attempt, Job, Node
 from shoal.server.models.leases import Lease
 from shoal.server.models.workspaces import Workspace
+from shoal.server.scheduler import after
 from shoal.server.scheduler.avoid import Ended, avoided
 from shoal.server.scheduler.machine_parts import Parts, away, split_machines
 from shoal.server.scheduler.model import Avoided, Policy, QueuedJob, QueueState, RunningJob, Share
@@ -111,11 +112,13 @@ class QueueMemory:
             is_fresh = not session.in_transaction()
             now = utcnow().timestamp()
             trusted, gone = self._trusted(machines)
-            held: list[Held] = [(attempt, machine, slots) for attempt, machine, slots in session.execute(_HELD)]
-            parts = split_machines(trusted, _used(held))
-            running = self._running(session, now, policy, held, parts)
+            slots: list[Held] = [(attempt, machine, numbers) for attempt, machine, numbers in session.execute(_HELD)]
+            parts = split_machines(trusted, _used(slots))
+            running = self._running(session, now, policy, slots, parts)
             self._account(session, now, policy)
             queue = self._queue(session, now, cache=is_fresh)
+            held = after.held(session, {job.job_id: job.after for job in queue if job.after})
+            queue = [job for job in queue if job.job_id not in held.waiting and job.job_id not in held.hopeless]
             return QueueState(
                 now=now,
                 machines=parts.states,
@@ -125,6 +128,8 @@ class QueueMemory:
                 shares=self._shares(session),
                 policy=policy,
                 promised=self.promised,
+                held=held.waiting,
+                hopeless=held.hopeless,
             )
 
     def _queue(self, session: Session, now: float, *, cache: bool) -> list[QueuedJob]:
@@ -175,6 +180,7 @@ class QueueMemory:
             gpu_memory=int((spec.get("gpu_memory_gb") or 0) * 1e9),
             labels=frozenset(f"{key}={value}" for key, value in (spec.get("labels") or {}).items()),
             grace_s=spec.get("grace_s"),
+            after=tuple(spec.get("after") or ()),
         )
 
     def _expected(self, session: Session, workspace: str, spec: dict[str, Any], now: float) -> float | None:

@@ -117,7 +117,7 @@ def parse(line: bytes) -> Report | None:
     """Return the report in a line; None for an unknown one, because a coordinator may be newer than this server."""
     try:
         return _REPORT.validate_python(json.loads(line))
-    except ValueError:
+    except (ValueError, RecursionError):
         if line.strip():
             logger.debug("unknown report of a coordinator: %r", line[:200])
         return None

@@ -44,6 +44,7 @@ from shoal.server.web.routes import (
     leases,
     live,
     new_job,
+    new_swarm,
     new_sweep,
     notices,
     packages,
@@ -79,7 +80,7 @@ def build() -> FastAPI:
     app = FastAPI(title="Shoal console", docs_url=None, redoc_url=None, openapi_url=None)
     for module in (
         static, packages, about, account, join, invites, home, workspaces, preflights, new_job, runs,
-        jobs, logs, code, figures, overview, jupyter, compare, new_sweep, sweeps, swarms, uploads, datasets, secrets, leases,
+        jobs, logs, code, figures, overview, jupyter, compare, new_sweep, sweeps, new_swarm, swarms, uploads, datasets, secrets, leases,
         keys, notices, pool, live, settings, recovery, sign_in_services, admin,
     ):  # fmt: skip
         add_routes(app, module.router)

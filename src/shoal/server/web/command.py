@@ -1,9 +1,10 @@
-"""Command lines that do the same as a page of the console: one for jobs (the new-job page and job pages), one for sweeps."""
+"""Command lines that do the same as a page of the console: one for jobs (the new-job page and job pages), one for sweeps.
+That of swarms is in `drafts.new_swarm`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.core.durations import stall_timeout
@@ -33,13 +34,13 @@ _OF_A_SWEEP = frozenset({"name", "job", "space"})
 
 def training_command(spec: JobSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
     """Return `shoal training run …` with every setting that differs from its default. `source` is the origin of the code."""
-    words = ["shoal", "training", "run", spec.name, *_where(workspace), *_settings(spec, source)]
-    return shlex.join([*words, *_entry(spec, source)])
+    words = ["shoal", "training", "run", spec.name, *where(workspace), *_settings(spec, source)]
+    return shlex.join([*words, *entry_words(spec.entry, source)])
 
 
 def sweep_command(spec: SweepSpec, *, workspace: str, source: Mapping[str, Any]) -> str:
     """Return `shoal sweep run …` with every setting that differs from its default. `source` is the origin of the code."""
-    words = ["shoal", "sweep", "run", spec.name, *_where(workspace)]
+    words = ["shoal", "sweep", "run", spec.name, *where(workspace)]
     for name, axis in spec.space.items():
         words += ["--param", param_text(name, axis)]
     for name, field in SweepSpec.model_fields.items():
@@ -47,7 +48,7 @@ def sweep_command(spec: SweepSpec, *, workspace: str, source: Mapping[str, Any])
         if name not in _OF_A_SWEEP and value != field.get_default():
             words += [option_of(name), str(value)]
     job = spec.job.model_copy(update={"batch": None, "budget": None})  # both belong to the sweep
-    return shlex.join([*words, *_settings(job, source), *_entry(job, source)])
+    return shlex.join([*words, *_settings(job, source), *entry_words(job.entry, source)])
 
 
 def where_to_run(source: Mapping[str, Any]) -> str:
@@ -67,12 +68,13 @@ def option_of(field: str) -> str:
     return "--" + field.removesuffix("_s").replace("_", "-")
 
 
-def _where(workspace: str) -> list[str]:
+def where(workspace: str) -> list[str]:
+    """Return the option for a workspace; none for the default one."""
     return [] if workspace == _USUAL_WORKSPACE else ["--workspace", workspace]
 
 
 def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
-    words = _code(source)
+    words = code_options(source)
     for reference in spec.datasets:
         words += ["--dataset", reference]
     if spec.max_nodes != 1:
@@ -99,9 +101,9 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _entry(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
+def entry_words(entry: Sequence[str], source: Mapping[str, Any]) -> list[str]:
     """Return `--` and the words after it. For a notebook only the arguments: its script is generated again."""
-    words = spec.entry[1:] if _is_notebook(source) else spec.entry
+    words = entry[1:] if _is_notebook(source) else entry
     return ["--", *words] if words else []
 
 
@@ -109,7 +111,7 @@ def _is_notebook(source: Mapping[str, Any]) -> bool:
     return source.get("kind") == "notebook" or "notebook" in source
 
 
-def _code(source: Mapping[str, Any]) -> list[str]:
+def code_options(source: Mapping[str, Any]) -> list[str]:
     """Return the options that select the code; none for a folder, because the command is run in it."""
     kind = source.get("kind")
     if kind == "git" and source.get("url"):

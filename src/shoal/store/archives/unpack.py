@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -148,24 +148,32 @@ class _Unpacking:
             self.size -= target.lstat().st_size
             target.unlink()
         mode = 0o755 if member.executable else 0o644
-        with member.open() as source:
+        with _reading(member, shown):
+            source = member.open()
+        with source:
             fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NOFOLLOW | system.CLOEXEC, mode)
             with os.fdopen(fd, "wb") as sink:
                 self._copy(source, sink.write, member, shown)
 
     def _copy(self, source: IO[bytes], write: Callable[[bytes], int], member: Member, shown: str) -> None:
         while True:
-            try:
+            with _reading(member, shown):
                 block = source.read(_BLOCK)
-            except ShoalError:
-                raise
-            except Exception as error:  # zlib, lzma, zipfile and tarfile have no common class for "damaged"
-                raise BadArchive(f"{shown}: {member.path} is damaged or cut off ({error}).") from error
             if not block:
                 return
             self.size += len(block)
             self._check_size(self.size, member, shown)
             write(block)
+
+
+@contextmanager
+def _reading(member: Member, shown: str) -> Iterator[None]:
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:  # zlib, lzma, zipfile and tarfile have no common class for "damaged"
+        raise BadArchive(f"{shown}: {member.path} is damaged or cut off ({error}).") from error
 
 
 def _hostile(message: str) -> BadArchive:

@@ -55,6 +55,10 @@ class SmallDisk:
         finally:
             os.close(fd)
         self._unmount()
+        # Another mount namespace may hold the old file system for longer, which then stays shut down: a copy has its own.
+        after = self._image.with_suffix(".after")
+        subprocess.run(["cp", "--sparse=always", str(self._image), str(after)], check=True)
+        after.replace(self._image)
         self._mount()
 
     def close(self) -> None:

@@ -30,13 +30,18 @@ from shoal.testing.processes import command
 
 @dataclass(slots=True)
 class Scene:
-    """Everything a fault may act on. `scale` shortens how long faults last."""
+    """Everything a fault may act on. `scale` shortens how long faults last; `hold_s` is how long those that hold on do."""
 
     world: World
     workload: Workload
     history: History
     rng: random.Random
     scale: float = 1.0
+    hold_s: float | None = None
+
+    def hold(self, low_s: float, high_s: float) -> float:
+        """Wait as long as the fault is to hold on: `hold_s`, or a random time; return it."""
+        return self.last(low_s, high_s) if self.hold_s is None else self.last(self.hold_s, self.hold_s)
 
     def last(self, low_s: float, high_s: float) -> float:
         """Wait for a random time and return it."""
@@ -131,7 +136,7 @@ def _fill_disk(scene: Scene) -> dict[str, Any]:
     assert scene.world.disk is not None
     scene.world.disk.fill()
     try:
-        return {"seconds": scene.last(5, 15)}
+        return {"seconds": scene.hold(5, 15)}
     finally:
         scene.world.disk.free()
 
@@ -157,7 +162,7 @@ def _lock(scene: Scene) -> dict[str, Any]:
     with closing(sqlite3.connect(scene.world.layout.database, timeout=60, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         try:
-            return {"seconds": scene.last(3, 12)}
+            return {"seconds": scene.hold(3, 12)}
         finally:
             connection.execute("ROLLBACK")
 
@@ -170,7 +175,7 @@ def _slow(scene: Scene) -> dict[str, Any]:
 @_kind("F7", "server away")
 def _away(scene: Scene) -> dict[str, Any]:
     scene.world.kill()
-    seconds = scene.last(10, 30)
+    seconds = scene.hold(10, 30)
     scene.world.start()
     return {"seconds": seconds}
 
@@ -301,7 +306,7 @@ def _backup(scene: Scene) -> dict[str, Any]:
 def _sick(scene: Scene, whom: shim.Whom, **order: int) -> dict[str, Any]:
     scene.world.shim.set_fields(whom, **order)
     try:
-        return {"seconds": scene.last(5, 15)}
+        return {"seconds": scene.hold(5, 15)}
     finally:
         scene.world.shim.set_fields(whom)
 

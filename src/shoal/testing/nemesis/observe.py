@@ -6,6 +6,7 @@ import hashlib
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,35 @@ from shoal.testing.patience import patient
 from shoal.testing.processes import command
 
 
-def wait_until_ended(world: World, limit_s: float) -> tuple[float, list[str]]:
-    """Wait until every job has ended; return how long that took and the jobs that had not ended within the limit."""
-    began = time.monotonic()
-    while True:
+def wait_until_ended(world: World, quiet_s: float) -> tuple[float, list[str]]:
+    """Wait until every job has ended; return how long that took, and the jobs that have not if nothing changes for `quiet_s`.
+
+    As long as something changes, nothing is stuck, however slow the machine is.
+    """
+
+    def what_is_open() -> dict[str, object]:
         with world.connect() as client:
-            open_ = [job for job in _all_jobs(client) if job["ended_at"] is None or job["status"] in _OPEN]
-            sweeps = [s.name for s in client.sweeps.list() if s.ended_at is None]
-        names = [job["name"] for job in open_] + sweeps
-        if not names or time.monotonic() - began > patient(limit_s):
-            return time.monotonic() - began, names
-        time.sleep(1)
+            jobs = [job for job in _all_jobs(client) if job["ended_at"] is None or job["status"] in _OPEN]
+            sweeps = [sweep for sweep in client.sweeps.list() if sweep.ended_at is None]
+        seen: dict[str, object] = {job["name"]: (job["status"], job["attempts"], job["progress"]) for job in jobs}
+        return seen | {sweep.name: sweep.status for sweep in sweeps}
+
+    return wait_for_standstill(what_is_open, patient(quiet_s))
+
+
+def wait_for_standstill(
+    read: Callable[[], dict[str, object]], quiet_s: float, *, every_s: float = 1.0
+) -> tuple[float, list[str]]:
+    """Call `read` until it finds nothing, or the same for `quiet_s`; return the seconds that took and the names it still finds."""
+    began = changed = time.monotonic()
+    before: dict[str, object] | None = None
+    while found := read():
+        if found != before:
+            before, changed = found, time.monotonic()
+        if time.monotonic() - changed > quiet_s:
+            break
+        time.sleep(every_s)
+    return time.monotonic() - began, list(found)
 
 
 _OPEN = ("queued", "starting", "running")

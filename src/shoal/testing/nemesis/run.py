@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import shutil
 import sys
@@ -24,7 +25,7 @@ from shoal.testing.nemesis.history import History
 from shoal.testing.nemesis.observe import observe, observe_files, wait_until_ended
 from shoal.testing.nemesis.workload import Workload
 from shoal.testing.nemesis.world import World, scratch
-from shoal.testing.patience import patient
+from shoal.testing.patience import VARIABLE, measure, patient
 
 RESULTS = Path(".soak")
 _WELL_S = 90.0
@@ -40,6 +41,7 @@ def nemesis(
     faults: Sequence[str] = (),
     every_s: tuple[float, float] = (20.0, 60.0),
     scale: float = 1.0,
+    hold_s: float | None = None,
     pace: float = 1.0,
     small_disk: bool = True,
     say: Any = lambda text: None,
@@ -55,7 +57,7 @@ def nemesis(
         world.start()
         workload = Workload(world, history, seed, pace=pace)
         workload.start()
-        scene = Scene(world, workload, history, rng, scale)
+        scene = Scene(world, workload, history, rng, scale, hold_s)
         sampler = threading.Thread(target=_sample, args=(world, history), name="nemesis-sampler", daemon=True)
         sampler.start()
         try:
@@ -132,6 +134,7 @@ def _figures(world: World) -> dict[str, Any]:
 def main(words: Sequence[str] | None = None) -> int:
     """Run it from the command line; the exit code is 1 if anything was found."""
     options = parse(words)
+    os.environ.setdefault(VARIABLE, f"{measure():.2f}")
     folder = scratch()
     saved = options.results / f"nemesis-{options.seed}.json"
     whole, findings = nemesis(
@@ -140,6 +143,7 @@ def main(words: Sequence[str] | None = None) -> int:
         folder=folder,
         faults=options.faults.split(",") if options.faults else (),
         every_s=tuple(float(part) for part in options.every.split("-")),  # type: ignore[arg-type]
+        hold_s=options.hold,
         say=lambda text: print(text, flush=True),
     )
     saved.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +171,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
         "--faults", default="", help=f"comma-separated, of {','.join(KINDS)} (default: all that work here)"
     )
     parser.add_argument("--every", default="20-60", help="pause between two faults in seconds (default: 20-60)")
+    parser.add_argument(
+        "--hold", type=float, help="seconds that a sick disk, a lock or an absence lasts (default: random)"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the histories (default: .soak)")
     options = parser.parse_args(words)
     unknown = [name for name in options.faults.split(",") if name and name not in KINDS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -18,6 +18,7 @@ from shoal.server.people import admin
 from shoal.server.people import invitations as workspace_invitations
 from shoal.server.policy import Admin
 from shoal.server.queue import quotas
+from shoal.server.web import server_health
 from shoal.server.web.forms import Fields, done, parse
 from shoal.server.web.render import page
 
@@ -107,6 +108,17 @@ def set_quota(ctx: Ctx, request: Request, _: Admin, target: str, form: Fields) -
     made = quotas.set_quota(ctx, target, body)
     held = "any number of slots" if made.slots is None else f"up to {made.slots} slots"
     return done(request, f"{made.workspace} may hold {held}.", "/admin/quotas")
+
+
+@router.get("/health")
+def health(ctx: Ctx, request: Request, principal: Admin, part: Literal["", "findings"] = "") -> Response:
+    """Show how the server is: problems, disk, database, waiting times, versions; its parts are examined after that."""
+    if part:
+        data: dict[str, Any] = {"findings": server_health.findings(ctx)}
+        return page(request, ctx, principal, "_health_findings.html", data, part="_health_findings.html")
+    return page(
+        request, ctx, principal, "admin_health.html", {"health": server_health.measure(ctx)}, part="_health.html"
+    )
 
 
 @router.get("/audit")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -15,6 +17,8 @@ from shoal.server.leases import service as leases
 from shoal.server.leases import snapshots
 from shoal.server.leases.clock import NOTICE_S
 from shoal.server.policy import Access, Reader, Viewer, Worker
+from shoal.server.pool import machines
+from shoal.server.web import offers
 from shoal.server.web.forms import Fields, Form, done, parse
 from shoal.server.web.nav import base_path
 from shoal.server.web.render import page
@@ -24,8 +28,9 @@ everywhere = APIRouter()
 
 
 @router.get("")
-def list_leases(ctx: Ctx, request: Request, access: Viewer) -> Response:
-    """Show leases, how to connect to them, and the snapshots of those that ended."""
+def list_leases(ctx: Ctx, request: Request, access: Viewer, part: Literal["", "offers"] = "") -> Response:
+    """Show what can be rented, leases, how to connect to them, and the snapshots of those that ended."""
+    offered = offers.offers(ctx.settings, machines.capacity(ctx))
     found = leases.list_leases(ctx, access, host=request.url.hostname or "")
     data = {
         "leases": [lease for lease in found if lease.status is not LeaseStatus.ENDED],
@@ -34,12 +39,15 @@ def list_leases(ctx: Ctx, request: Request, access: Viewer) -> Response:
         "datasets": [d.name for d in datasets.list_datasets(ctx, access) if d.status == "available"],
         "git_sources": [source.name for source in git.list_git_sources(ctx, access)],
         "near_s": NOTICE_S,
+        "offers": offered,
+        "currency": ctx.settings.currency,
+        "highest": max((offer.price for offer in offered), default=0.0),
         "passwords": ctx.settings.ssh_passwords,
         "problem": ctx.gateway.problem
         if ctx.gateway.is_installed()
         else "pip install 'shoal-train[machines]' on the server",
     }
-    return page(request, ctx, access, "leases.html", data, part="_leases.html")
+    return page(request, ctx, access, "leases.html", data, part="_offers.html" if part else "_leases.html")
 
 
 @everywhere.get("/leases/ending")
@@ -57,13 +65,13 @@ def rent(ctx: Ctx, request: Request, access: Worker, form: Fields) -> Response:
     ask = parse(
         LeaseRequest,
         accels=form.get("accels") or 1,
-        device=form.get("device") or "auto",
         time_s=form.get("time_s") or LeaseRequest.model_fields["time_s"].default,
         datasets=form.all("dataset"),
         source_id=_source(ctx, access, form),
         ssh_keys=keys,
         password="password" in form,
         **given,
+        **offers.requirements(form.get("device", "")),
     )
     made = leases.rent(ctx, access, ask, host=request.url.hostname or "")
     return page(request, ctx, access, "lease_created.html", {"lease": made}, part="_lease_created.html", status=201)

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shoal.core.jobs import JobView
 from shoal.core.states import JobState
 from shoal.server.artifacts import checkpoints
 from shoal.server.context import Context, Ctx
@@ -15,15 +16,17 @@ from shoal.server.jobs import service as jobs
 from shoal.server.metrics import reads as metric_reads
 from shoal.server.policy import Access, Viewer, Worker
 from shoal.server.queue import service as queue
+from shoal.server.web.files import previews
 from shoal.server.web.forms import done
-from shoal.server.web.job import bug_capsules, history, system_metrics, traceback
+from shoal.server.web.job import bug_capsules, frames, history, system_metrics, traceback
+from shoal.server.web.job.key_numbers import key_numbers
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page, wants_json
 
 router = APIRouter(prefix="/w/{workspace}")
 _SHORT = 300
 """Longest queue that is explained within the page. A longer one takes a second and is loaded after the page."""
-_PARTS = {"head": "_job_head.html", "why": "_why.html"}
+_PARTS = {"head": "_job_head.html", "why": "_why.html", "numbers": "_job_numbers.html"}
 
 
 @router.get("/jobs/{job}")
@@ -34,10 +37,11 @@ def overview(ctx: Ctx, request: Request, access: Viewer, job: str, part: str = "
     data["failure"] = failure = bug_capsules.newest(ctx, access, view) if not part else None
     has_trace = failure is not None and failure.traceback
     data["trace"] = None if part or has_trace else traceback.from_log(ctx, access, view)
+    data["numbers"] = key_numbers(ctx, view.id) if part in ("", "numbers") else []
     data["short"] = len(ctx.live.waiting) <= _SHORT
     asked = part == "why" or wants_json(request) or (data["short"] and part != "head")
     data["why"] = queue.why(ctx, access, view.id) if asked and view.status == JobState.QUEUED else None
-    shown = data if wants_json(request) else data | {"told_elsewhere": functools.partial(history.without_reason, view)}
+    shown = data if wants_json(request) else data | _helpers(ctx, access, view, traced=bool(has_trace or data["trace"]))
     return page(request, ctx, access, "job_overview.html", shown, part=_PARTS.get(part, "_job_overview.html"))
 
 
@@ -88,6 +92,15 @@ def delete(ctx: Ctx, request: Request, access: Worker, checkpoint: str) -> Respo
     """Delete a checkpoint."""
     checkpoints.delete(ctx, access, checkpoint)
     return done(request, "Checkpoint deleted.", _listing(access))
+
+
+def _helpers(ctx: Context, access: Access, job: JobView, *, traced: bool) -> dict[str, Any]:
+    """Return functions for the template: `told_elsewhere` shortens reasons, `frames_of` splits a traceback at links."""
+    paths = [file.path for file in previews.of_job(ctx, access, job.id).manifest.files] if traced else []
+    return {
+        "told_elsewhere": functools.partial(history.without_reason, job),
+        "frames_of": functools.partial(frames.pieces, paths=paths),
+    }
 
 
 def _job(ctx: Context, access: Access, job: str, tab: str) -> dict[str, Any]:

@@ -30,7 +30,8 @@ export const follower = new Follower(api, END, {
     setTimeout(() => tell("shoal:state"), 300);
   },
 });
-if (!document.getElementById("log")) follower.open();
+// Pages that show lines open it where their lines end.
+if (!document.getElementById("log") && !document.getElementById("overview")) follower.open();
 document.body.addEventListener("shoal:changed", () => follower.restart());
 // A waiting job's place changes with other jobs, and no event reports that.
 let asked = Date.now();

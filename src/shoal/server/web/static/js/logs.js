@@ -2,7 +2,7 @@
 import { signedOut, toast } from "./app.js";
 import { render } from "./ansi.js";
 import { follower } from "./job.js";
-import { clock } from "./times.js";
+import { logRow } from "./log_rows.js";
 
 const MAX_LINES = 5000;
 const SEGMENT = 2 ** 21; // a place is a segment and the number of a line in it: see logs.py
@@ -44,21 +44,8 @@ async function ask(what, params = {}) {
 }
 
 function node(line, at = null) {
-  const row = document.createElement("div"),
-    time = document.createElement("time"),
-    who = document.createElement("span"),
-    text = document.createElement("span");
-  row.className = `ln ${line.stream === "out" ? "" : line.stream}`;
-  const moment = new Date(line.at * 1000);
-  time.dateTime = moment.toISOString();
-  time.title = clock(moment.getTime());
-  time.textContent = time.title.slice(11, 19);
-  who.className = "who";
-  who.textContent = line.rank === null ? "shoal" : `rank ${line.rank}`;
-  who.title = `attempt ${line.attempt}, node ${line.node}`;
-  text.className = "tx";
-  text.append(render(line.text));
-  row.append(time, who, text);
+  const row = logRow(line),
+    time = row.firstElementChild;
   if (at !== null) {
     row.dataset.at = at;
     time.tabIndex = 0;

@@ -176,7 +176,8 @@ document.getElementById("afresh").addEventListener("click", () => {
   location.reload();
 });
 document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
-  if (xhr.status === 204 && xhr.getResponseHeader("HX-Redirect")) {
+  const isDone = (xhr.status === 204 && xhr.getResponseHeader("HX-Redirect")) || (xhr.status === 201 && xhr.getResponseHeader("HX-Retarget"));
+  if (isDone) {
     sent = true;
     clearTimeout(timer);
     forget();
