@@ -61,6 +61,7 @@ class Draft(View):
     allow_torch_change: bool = False
     grace: str = ""
     one_device_per_worker: bool = False
+    mixed_models: bool = False
     engine_options: str = ""
     """Options of the cluster as name=value, separated by spaces."""
     device: str = "auto"
@@ -108,6 +109,7 @@ def from_form(form: Form) -> Draft:
         allow_cpu="allow_cpu" in form,
         allow_torch_change="allow_torch_change" in form,
         one_device_per_worker="one_device_per_worker" in form,
+        mixed_models="mixed_models" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -145,6 +147,7 @@ def from_spec(spec: JobSpec) -> Draft:
         allow_torch_change=spec.allow_torch_change,
         grace="" if spec.grace_s is None else short_duration(spec.grace_s),
         one_device_per_worker=spec.one_device_per_worker,
+        mixed_models=spec.mixed_models,
         engine_options=" ".join(f"{key}={value}" for key, value in spec.engine_options.items()),
         device=spec.device,
         gpu=spec.gpu or "",
@@ -225,6 +228,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         allow_torch_change=draft.allow_torch_change,
         grace_s=_seconds(draft.grace, "Grace period"),
         one_device_per_worker=draft.one_device_per_worker,
+        mixed_models=draft.mixed_models,
         engine_options=_options(draft.engine_options, "Options of the cluster"),
         device=draft.device,
         gpu=draft.gpu or None,
