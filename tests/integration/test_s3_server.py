@@ -12,6 +12,11 @@ pathlib.Path("/output-checkpoint/final/model.bin").write_text(text.upper())
 print("READ", len(text))
 """
 
+MOUNTED = """
+import pathlib
+print("SEES", {p.name: p.read_text() for p in pathlib.Path("/data").iterdir()})
+"""
+
 
 @pytest.fixture
 def bucket(monkeypatch):
@@ -49,3 +54,14 @@ def test_jobs_datasets_and_checkpoints_live_in_a_bucket(bucket, tmp_path, code):
         assert not (server.home / "store" / "chunks").exists()
         assert client.list_objects_v2(Bucket="shoal", Prefix="store/")["KeyCount"] > 0
         assert server.json("store", "check")["damaged_chunks"] == []
+        client.put_object(Bucket="shoal", Key="images/a.txt", Body=b"alpha")
+        mount = f"s3://shoal/images?endpoint={url.partition('endpoint=')[2].partition('&')[0]}:/data"
+        keys = []
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            server.cli("secret", "create", f"s3-{name[4:].lower()}", "--value-stdin", input="test")
+            keys += ["--secret", f"{name}=s3-{name[4:].lower()}"]
+        folder = code({"train.py": MOUNTED})
+        run = server.cli(
+            "training", "run", "mounted", "--dir", str(folder), "--mount", mount, *keys, "-f", "--", "train.py"
+        )
+        assert "SEES {'a.txt': 'alpha'}" in run.stdout

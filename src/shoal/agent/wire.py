@@ -131,6 +131,7 @@ class JoinReply(_Wire):
     neighbours: dict[str, PeerNodes] = {}
     allow_torch_change: bool = False
     put_back: list[PutBack] = []
+    folder_mounts: list[str] = []
     is_distributed: bool = False
     sandbox: dict[str, Any] | None = None
     start_barrier: bool = False

@@ -194,6 +194,8 @@ class JoinReply(View):
     allow_torch_change: bool = False
     put_back: list[PutBack] = []
     """Checkpoints to restore, oldest first."""
+    folder_mounts: list[str] = []
+    """Buckets and folders that the job sees (see shoal.core.folder_mounts)."""
     is_distributed: bool = False
     """True if another attempt of the job may have several workers; a single worker then gets its rank in the environment
     too."""

@@ -13,6 +13,7 @@ from shoal.core.after import After, When
 from shoal.core.bugs import BugView
 from shoal.core.device_requirements import DeviceRequirements, check_machines
 from shoal.core.errors import UsageError
+from shoal.core.folder_mounts import MOST, check_mounts
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.preflight import PreflightReport
@@ -29,7 +30,7 @@ RESERVED_ENV = frozenset(
     "SHOAL_ALLOW_CPU".split()
 )
 """Environment variables that Shoal sets itself."""
-Device = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+Device = Literal["auto", "any", "gpu", "cpu", "cuda", "rocm", "xpu"]
 """Kind of slots a job requests. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that
 are free, accelerators first. All slots of a job are of one kind."""
 MAX_TIME_LIMIT = timedelta(days=365)
@@ -76,6 +77,8 @@ class JobSpec(DeviceRequirements):
     source_id: str
     datasets: list[str] = []
     """Dataset names, each mounted at /input/<name>."""
+    mounts: list[str] = Field(default=[], max_length=MOST)
+    """Buckets and folders of the machine that the job sees: s3://bucket/prefix:/data, or /folder:/data[:ro|rw]."""
     checkpoint: str | None = None
     """Id or name of a checkpoint to mount at /input-checkpoint."""
     min_nodes: int = Field(default=1, ge=1, le=10_000)
@@ -86,7 +89,10 @@ class JobSpec(DeviceRequirements):
     """Slots per node. Each slot runs one worker."""
     device: Device = "auto"
     """Kind of slots. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that are
-    free."""
+    free. gpu: accelerators of any kind, never CPUs."""
+    mixed_models: bool = False
+    """Allow the nodes of the job to have different models of accelerators, if there are not enough of one model. The slots of
+    one node are of one model, and all are of one kind."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""
@@ -157,6 +163,15 @@ class JobSpec(DeviceRequirements):
     @classmethod
     def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
         return check_env(value)
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, value: list[str]) -> list[str]:
+        try:
+            check_mounts(value)
+        except UsageError as error:
+            raise ValueError(f"{error.message} {error.hint or ''}".strip()) from error
+        return value
 
     @field_validator("engine_options")
     @classmethod

@@ -1,12 +1,19 @@
 """Wishes of single jobs: time to save when they are stopped, a device per worker, options of a cluster's queue."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from queueworld import TwoMachines, World
 
-from shoal.core.errors import InvalidSpec
+from shoal.core.agents import JoinRequest
+from shoal.core.errors import Forbidden, InvalidSpec
+from shoal.core.jobs import JobSpec
 from shoal.core.states import NodeState
+from shoal.server.jobs import agents
 from shoal.server.jobs import service as jobs
 from shoal.server.models.jobs import Job
+from shoal.server.policy import AgentIdentity
 
 
 class Remembering(TwoMachines):
@@ -67,3 +74,30 @@ def test_an_option_that_no_engine_has_is_refused_with_those_there_are(world):
 def test_options_that_could_mean_something_else_to_a_program_are_refused(world, options):
     with pytest.raises(ValueError, match="--engine-option"):
         world.submit(engine_options=options)
+
+
+MOUNTS = ["s3://bucket/images:/data", "s3://bucket/x?endpoint=http://10.0.0.5:9000:/other", "/mnt/nas:/nas:rw"]
+
+
+def test_mounts_reach_the_agent(world):
+    job = world.submit(mounts=MOUNTS[:1])
+    world.tick()
+    attempt = world.attempt(job)
+    who = AgentIdentity(job, attempt.id, attempt.number, 0)
+    request = JoinRequest(pid=1, boot_id="b", host="h", address="127.0.0.1", port=20000)
+    assert agents.join(world.ctx, who, request).folder_mounts == MOUNTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("mount", "egress", "is_allowed"),
+    [(MOUNTS[0], "open", True), (MOUNTS[0], "none", False), (MOUNTS[1], "open", False), (MOUNTS[2], "open", False)],
+)
+def test_a_shared_server_opens_neither_its_files_nor_its_network_to_mounts(world, mount, egress, is_allowed):
+    settings = replace(world.ctx.settings, job_egress=egress)
+    spec = JobSpec(name="x", entry=["train.py"], source_id="s", mounts=[mount])
+    shared = SimpleNamespace(private=False, settings=settings)
+    if is_allowed:
+        jobs.refuse_mounts(shared, spec)
+    else:
+        with pytest.raises(Forbidden, match="shared server"):
+            jobs.refuse_mounts(shared, spec)

@@ -86,13 +86,40 @@ def test_files_are_read_by_opening_not_by_listing_or_writing(tmp_path: Path) -> 
     one = ReadWatch({tmp_path: {"a.pt"}})
     try:
         list(tmp_path.iterdir())
-        (tmp_path / "a.pt").write_text("new")
         (tmp_path / "b.pt").read_text()
         assert not one.was_read()
         (tmp_path / "a.pt").read_text()
         assert one.was_read() and not one.was_read()
+        (tmp_path / "a.pt").write_text("new")
+        assert not one.was_read()
     finally:
         one.close()
+
+
+@pytest.mark.parametrize("way", ["in place", "by a rename"])
+def test_reads_after_the_script_wrote_its_own_weights_are_those_of_the_upload(tmp_path: Path, way: str) -> None:
+    restored = tmp_path / "ckpt.pt"
+    restored.write_text("weights of the attempt before")
+    reads = ReadWatch({tmp_path: {"ckpt.pt"}})
+    (tmp_path / "log.txt").write_text("epoch 0")
+    assert not reads.was_read()
+    if way == "in place":
+        restored.write_text("weights of this attempt")
+    else:
+        (tmp_path / "new").write_text("weights of this attempt")
+        (tmp_path / "new").rename(restored)
+    restored.read_text()
+    assert not reads.was_read()
+    reads.close()
+
+
+def test_a_log_that_is_written_first_does_not_hide_the_read(tmp_path: Path) -> None:
+    (tmp_path / "ckpt.pt").write_text("weights")
+    reads = ReadWatch({tmp_path: {"ckpt.pt"}})
+    (tmp_path / "log.txt").write_text("epoch 0")
+    (tmp_path / "ckpt.pt").read_text()
+    assert reads.was_read()
+    reads.close()
 
 
 def test_where_the_kernel_refuses_nothing_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.data.inputs import CHECKPOINT
+from shoal.agent.data.workdir_checkpoints import is_state
 
 logger = logging.getLogger(__name__)
 
 _ACCESS, _CLOSE_NOWRITE, _IS_DIR, _OVERFLOW = 0x1, 0x10, 0x40000000, 0x4000
+_MODIFY, _MOVED_TO, _CREATE = 0x2, 0x80, 0x100
+_WRITTEN = _MODIFY | _MOVED_TO | _CREATE
 _NONBLOCK, _CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
 _MOST_FOLDERS = 2_000
@@ -30,7 +33,10 @@ _PATIENCE_S, _STEPS = 10.0, 2
 
 
 class ReadWatch:
-    """Watches folders for reads of files in them; `names` limits a folder to some files (None: all)."""
+    """Watches folders for reads of files in them; `names` limits a folder to some files (None: all).
+
+    Once the script has written weights to a folder, reads there no longer count: the agent itself reads them to upload them.
+    """
 
     def __init__(self, folders: Mapping[Path, set[str] | None]):
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +44,7 @@ class ReadWatch:
         self._names: dict[int, set[str] | None] = {}
         try:
             for folder, names in folders.items():
-                mask = _ACCESS | _CLOSE_NOWRITE  # the second one for files that are mapped into memory
+                mask = _ACCESS | _CLOSE_NOWRITE | _WRITTEN  # the second one for files that are mapped into memory
                 self._names[self._call(self._libc.inotify_add_watch, self._fd, os.fsencode(folder), mask)] = names
         except OSError:
             self.close()
@@ -58,6 +64,10 @@ class ReadWatch:
                 name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode(errors="replace")
                 at += _EVENT.size + length
                 wanted = self._names.get(watch)
+                if mask & _WRITTEN:
+                    if is_state(name):
+                        self._names[watch] = set()
+                    continue
                 found |= bool(mask & _OVERFLOW) or (
                     not mask & _IS_DIR and bool(name) and (wanted is None or name in wanted)
                 )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from shoal.agent.data.checkpoint_reads import CheckpointReads
     from shoal.agent.data.checkpoint_uploader import CheckpointUploader
+    from shoal.agent.data.folder_mounts import FolderMounts
     from shoal.agent.data.workdir_checkpoints import Files, Workdir
     from shoal.agent.prefork.worker import WaitingWorker
     from shoal.store.cache import CacheUse
@@ -85,6 +86,7 @@ class Node:
         self._mode, self._also = Mode.REWRITE, ""
         self._wall: Wall | None = None
         self._tracking: TrackingListener | None = None
+        self._folders: FolderMounts | None = None
         self._python = launch.python
         self._uses: list[CacheUse] = []
         """Cache uses of the mounts' data; while they are held, the cache does not evict it."""
@@ -164,6 +166,10 @@ class Node:
         write_source(manifest, chunks, work.source)
         self._laid_out_ns = time.time_ns()
         self._uses = [fetch_mount(m, chunks, cache, self._capture.write_message) for m in join.mounts]
+        if join.folder_mounts:
+            from shoal.agent.data.folder_mounts import open_folders
+
+            self._folders = open_folders(join, work, self._capture.write_message, lambda: self._control.any)
         if any((work.source / name).is_file() for name in NAMES):
             self._python = self._build(source_key(manifest))
         self._put_back(chunks)  # after the build, so that files a job wrote cannot influence what is installed
@@ -254,6 +260,7 @@ class Node:
         launch, work = self._launch, self._work
         mounts = [(m, use.path) for m, use in zip(self._join.mounts, self._uses, strict=True)]
         binds = lay_out(work.root, launch.job_id, mounts, mounted=self._mode is not Mode.REWRITE)
+        binds += self._folders.binds if self._folders else []
         tracking = self._open_tracking(binds)
         todo = specs(launch, self._join, work, self._python, binds, self._mode, self._capture, tracking)
         wall, given = self._opened_wall(), self._join.env | self._join.secrets
@@ -387,6 +394,8 @@ class Node:
             self._tracking.close()
         if self._wall is not None:
             self._wall.close()
+        if self._folders is not None:
+            self._folders.close()
         if result["reason"]:
             result["reason"] = self._capture.redact(result["reason"])
         result["unkillable"] = self._workers.unkillable[:MOST_UNKILLABLE]

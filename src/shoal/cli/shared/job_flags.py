@@ -17,6 +17,7 @@ from shoal.cli.shared.session import session
 from shoal.cli.shared.source import NotebookChoice, SourceChoice
 from shoal.core.durations import parse_stall_timeout
 from shoal.core.errors import UsageError
+from shoal.core.folder_mounts import check_mounts
 from shoal.core.money import plain_budget
 from shoal.core.names import check_name
 from shoal.core.sizes import parse_size
@@ -120,6 +121,8 @@ class JobFlags(CodeFlags):
     ----------
     checkpoint
         Checkpoint to mount at /input-checkpoint.
+    mount
+        Bucket or folder of the machine that the job sees, as s3://BUCKET/PREFIX:/PATH or /FOLDER:/PATH[:ro|rw] (repeatable).
     secret
         Environment variable from a secret, as NAME=SECRET (repeatable).
     allow_torch_change
@@ -131,12 +134,14 @@ class JobFlags(CodeFlags):
     accels
         Slots per node, one worker on each (default 1).
     device
-        Kind of slots: cpu, cuda, rocm, xpu, or any (whichever is free).
+        Kind of slots: cpu, gpu (an accelerator of any kind), cuda, rocm, xpu, or any (whichever is free).
         Default auto: accelerators if the pool has any that fit the job, else CPUs.
     gpu
         Model of the GPUs: H100, or H100:8 for 8 per node. All slots of a job are of one model.
     gpu_memory
         Memory that each GPU must have at least (40G).
+    mixed_models
+        Allow nodes with different models of GPUs if there are not enough of one model; never different kinds.
     label
         Label that the machines must have, as KEY=VALUE (repeatable).
     max_restarts
@@ -184,6 +189,7 @@ class JobFlags(CodeFlags):
     """
 
     checkpoint: Annotated[str | None, Parameter(name=("--checkpoint", "-C"), group=DATA)] = None
+    mount: Annotated[list[str] | None, many("--mount", group=DATA)] = None
     secret: Annotated[list[str] | None, many("--secret", "-S", group=DATA)] = None
     allow_torch_change: Annotated[bool, Parameter(group=DATA)] = False
     nodes: Annotated[str, Parameter(name=("--nodes", "-n"), group=SIZE)] = "1"
@@ -192,6 +198,7 @@ class JobFlags(CodeFlags):
     device: Annotated[DeviceName, Parameter(group=SIZE)] = "auto"
     gpu: Annotated[str | None, Parameter(group=SIZE)] = None
     gpu_memory: Annotated[str | None, Parameter(group=SIZE)] = None
+    mixed_models: Annotated[bool, Parameter(group=SIZE)] = False
     label: Annotated[list[str] | None, many("--label", group=SIZE)] = None
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
@@ -217,15 +224,18 @@ class JobFlags(CodeFlags):
     def wanted(self) -> dict[str, Any]:
         """Return the fields of a JobSpec that these options set."""
         low, high = parse_nodes(self.nodes)
+        check_mounts(self.mount or [])
         if self.grow and low == high:
             raise UsageError("--grow needs a range of nodes.", hint=f"--nodes {low}:{2 * low} --grow")
         return {
             "datasets": self.dataset or [],
+            "mounts": self.mount or [],
             "checkpoint": self.checkpoint,
             "min_nodes": low,
             "max_nodes": high,
             "grow": self.grow,
             **device_requirements(self.accels, self.device, self.gpu, self.gpu_memory, self.label),
+            "mixed_models": self.mixed_models,
             "env": self.variables(),
             "secrets": parse_pairs(self.secret, "--secret", "NAME=SECRET"),
             "max_restarts": self.max_restarts,

@@ -84,6 +84,7 @@ def _resources(job: JobView) -> None:
             ("Cluster", " ".join(f"{k}={v}" for k, v in spec.engine_options.items()) or None),
             ("Torch", "may be replaced by requirements.txt" if spec.allow_torch_change else None),
             ("Datasets", ", ".join(f"/input/{d}" for d in spec.datasets)),
+            ("Mounts", ", ".join(spec.mounts)),
             ("Checkpoint", spec.checkpoint),
             ("Env", " ".join(f"{k}={shlex.quote(v)}" for k, v in spec.env.items())),
             ("Secrets", ", ".join(f"{k} from '{v}'" for k, v in spec.secrets.items())),

@@ -71,6 +71,7 @@ def join(ctx: Context, who: AgentIdentity, request: JoinRequest) -> JoinReply:
         accels=spec["accels"],
         launcher=spec["launcher"],
         allow_cpu=spec.get("allow_cpu", False),
+        folder_mounts=spec.get("mounts", []),
         allow_torch_change=spec.get("allow_torch_change", False),
         one_device_per_worker=spec.get("one_device_per_worker", False),
         master_addr=first[0],

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from shoal.core.audit import AuditAction
 from shoal.core.entries import check_entry
-from shoal.core.errors import InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.errors import Forbidden, InvalidSpec, NameTaken, NotAllowedNow, NotFound
+from shoal.core.folder_mounts import check_mounts
 from shoal.core.ids import new_id
 from shoal.core.jobs import JobSpec, JobSummary, JobView
 from shoal.core.names import did_you_mean
@@ -26,7 +27,7 @@ from shoal.server.audit.record import record_action
 from shoal.server.billing import budgets
 from shoal.server.context import Context
 from shoal.server.engines import queue as engine_queue
-from shoal.server.jobs import after, devices, imported_runs, stacks, views
+from shoal.server.jobs import after, devices, imported_runs, reuse, stacks, views
 from shoal.server.jobs.events import move, record_event
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.secrets import Secret
@@ -46,13 +47,24 @@ class Checked(NamedTuple):
 
 
 def submit(
-    ctx: Context, access: Access, spec: JobSpec, *, preflight: str | None = None, replace: bool = False
+    ctx: Context,
+    access: Access,
+    spec: JobSpec,
+    *,
+    preflight: str | None = None,
+    replace: bool = False,
+    reuse_same: bool = False,
 ) -> JobView:
     """Queue a job; raise if it can never run. Returns once the job is durable.
 
     `preflight`: id of a preflight whose report the job gets. `replace`: delete the finished job of the same name.
+    `reuse_same`: return a job that has done the same before, if there is one, and queue nothing.
     """
     checked = check(ctx, access, spec)
+    if reuse_same:
+        with ctx.db.read() as session:
+            if (same := reuse.find(ctx, session, access, spec, checked.source.manifest_id, checked.inputs)) is not None:
+                return views.job_view(session, same, access.workspace, None)
     job_id = new_id("job")
     gone: tuple[list[str], list[str]] = ([], [])
 
@@ -84,6 +96,7 @@ def check(ctx: Context, access: Access, spec: JobSpec) -> Checked:
     """Raise for every mistake that can be found before the job runs."""
     devices.refuse_device_variables(spec)
     devices.refuse_unknown_options(spec)
+    refuse_mounts(ctx, spec)
     refuse_impossible(ctx, spec)
     budgets.refuse_unpriced(ctx, spec)
     with ctx.db.read() as session:
@@ -133,6 +146,17 @@ def row(workspace_id: str, created_by: str, spec: dict[str, Any], checked: Check
 def kind_of(env: Mapping[str, str]) -> RunKind:
     """Return the kind of a job by the variables that Shoal sets for it. Leases are marked by their own service."""
     return "preflight" if VARIABLE in env else "trial" if "SHOAL_SWEEP" in env else "job"
+
+
+def refuse_mounts(ctx: Context, spec: JobSpec) -> None:
+    """Raise for mounts that a shared server does not permit: agents would open the machine's files and networks for a job."""
+    for mount in [] if ctx.private else check_mounts(spec.mounts):
+        if mount.bucket is None or mount.bucket.endpoint is not None or ctx.settings.job_egress != "open":
+            which = "only buckets of Amazon S3" if ctx.settings.job_egress == "open" else "nothing (job_egress)"
+            raise Forbidden(
+                f"--mount {mount.source}: on this shared server, jobs may mount {which}.",
+                hint="Import the data once: shoal dataset import NAME URL, then --dataset NAME",
+            )
 
 
 def refuse_impossible(ctx: Context, spec: JobSpec) -> None:

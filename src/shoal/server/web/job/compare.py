@@ -36,10 +36,12 @@ _NEUTRAL = re.compile(
 """Names of metrics for which neither low nor high values are better."""
 _SPEC = {
     "checkpoint": "Starts from",
+    "mounts": "Mounts",
     "accels": "Slots per node",
     "device": "Kind of slots",
     "gpu": "GPU model",
     "gpu_memory_gb": "GPU memory",
+    "mixed_models": "Different GPU models",
     "labels": "Labels of machines",
     "max_restarts": "Restarts",
     "priority": "Priority",
