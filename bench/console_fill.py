@@ -31,7 +31,7 @@ from shoal.server.artifacts import checkpoints, chunks, datasets, media, sources
 from shoal.server.context import Context
 from shoal.server.jobs import service as jobs
 from shoal.server.jobs import streams
-from shoal.server.jobs.events import move, tell
+from shoal.server.jobs.events import move, record_event
 from shoal.server.models.checkpoints import Checkpoint
 from shoal.server.models.jobs import Attempt, Job, Node, Segment
 from shoal.server.models.sweeps import Sweep, Trial
@@ -155,7 +155,7 @@ class Filler:
             for state in (JobState.STARTING, JobState.RUNNING, end):
                 move(session, job, state, state.value, attempt=1)
             for number in range(20 if name == BIG else 1):
-                tell(session, job, "note", f"what happened, number {number}", attempt=1)
+                record_event(session, job, "note", f"what happened, number {number}", attempt=1)
 
         self.ctx.db.write(work)
         return AgentIdentity(job_id, attempt_id, 1, 0)

@@ -47,11 +47,13 @@ def schema() -> str:
 def _option(key: str) -> str:
     if key in ("name", "run", "args"):
         return {"name": "`NAME`", "run": "`-- SCRIPT`", "args": "`-- SCRIPT ARGS…`"}[key]
+    if key == "pipeline":
+        return "`training pipeline`"
     return "`--profile`" if key == "profiles" else f"`--{OPTION_OF.get(key, key).replace('_', '-')}`"
 
 
 def _kind(key: str) -> str:
-    if key == "profiles":
+    if key in ("profiles", "pipeline"):
         return "name → keys of this page"
     if key == "args":
         return "mapping, list or text"

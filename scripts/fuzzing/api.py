@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -119,14 +120,13 @@ def summary(saved: Path) -> tuple[Counter[int], Counter[str]]:
     bugs: Counter[str] = Counter()
     for line in saved.read_text().splitlines():
         recorder = (json.loads(line).get("ScenarioFinished") or {}).get("recorder") or {}
-        cases = recorder.get("cases") or {}
-        for id, interaction in (recorder.get("interactions") or {}).items():
+        for interaction in (recorder.get("interactions") or {}).values():
             response = interaction.get("response")
             status = response["status_code"] if response else 0
             answers[status] += 1
             if status >= 500 and status not in _FINE:
                 request = interaction["request"]
-                bugs[f"{request['method']} {cases.get(id, {}).get('path', '')}: HTTP {status}"] += 1
+                bugs[f"{request['method']} {urlsplit(request['uri']).path}: HTTP {status}"] += 1
     return answers, bugs
 
 

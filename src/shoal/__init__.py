@@ -14,6 +14,7 @@ _PUBLIC = {
     "empty_model": "shoal.sdk.parallel.empty",
     "init": "shoal.sdk.start",
     "integrations": "shoal.integrations",
+    "plan": "shoal.sdk.parallel.proposal",
     "read_weights": "shoal.sdk.parallel.empty",
     "skip_trial": "shoal.sdk.trial",
     "sweep": "shoal.tune.sweep",

@@ -64,6 +64,34 @@ class Conditioned(GPT):
         return self.head(self.norm(x))
 
 
+class OwnAttention(nn.Module):
+    """Blocks with their own attention: without torch's function for it, or with positions that they make themselves."""
+
+    def __init__(self, *, by_hand: bool) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(VOCABULARY, 32), nn.Linear(32, VOCABULARY)
+        self.blocks = nn.ModuleList(OwnAttentionBlock(by_hand) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class OwnAttentionBlock(nn.Module):
+    def __init__(self, by_hand: bool) -> None:
+        super().__init__()
+        self.project, self.by_hand = nn.Linear(32, 96), by_hand
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.project(x).chunk(3, -1)
+        if self.by_hand:
+            return x + torch.softmax(query @ key.transpose(1, 2), -1) @ value
+        places = torch.arange(x.shape[1])[:, None] / LENGTH
+        return x + functional.scaled_dot_product_attention(query + places, key + places, value, is_causal=True)
+
+
 class ResidualOutside(nn.Module):
     """Pairs of layers in lists of lists, the residual added by the loop around them."""
 

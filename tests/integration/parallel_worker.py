@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shoal.core.errors import ShoalError
 from shoal.sdk import misuse_checks
 from shoal.sdk.device import choose_device
 from shoal.sdk.parallel import Parallel, make
+from shoal.sdk.parallel.tuning import Tuning
 from shoal.sdk.ranks.group import close_group, object_group, store
 
 STEPS = 20
@@ -91,9 +93,9 @@ def curve(way: str, mesh: dict[str, int] | None = None) -> dict[str, Any]:
     }
 
 
-def hugging_face(kind: str, way: str) -> dict[str, Any]:
+def hugging_face(kind: str, way: str, mesh: dict[str, int] | None = None) -> dict[str, Any]:
     torch.manual_seed(0)
-    parallel, model, optimizer = start(way, None, models.hf_model(kind))
+    parallel, model, optimizer = start(way, mesh, models.hf_model(kind))
     share = (parallel.data_rank, parallel.data_world)
     losses = mean_over_ranks(models.hf_train(model, optimizer, models.hf_batches(6, *share)))
     state = parallel.full_state(model, [optimizer])
@@ -110,10 +112,10 @@ def pipeline_of(make_model: Callable[[], nn.Module], **mesh: int) -> dict[str, A
     return {"losses": losses, "state": parallel.full_state(model, [optimizer])}
 
 
-def accumulation(way: str, told: bool) -> dict[str, Any]:
+def accumulation(way: str, told: bool, mesh: dict[str, int] | None = None) -> dict[str, Any]:
     """Two halves of each batch; `told`: the exchange is switched off for the first of them."""
     torch.manual_seed(0)
-    parallel, model, optimizer = start(way, None, models.GPT(depth=2))
+    parallel, model, optimizer = start(way, mesh, models.GPT(depth=2))
     losses = []
     for x, y in models.batches(4, parallel.data_rank, parallel.data_world):
         half = len(x) // 2
@@ -125,6 +127,70 @@ def accumulation(way: str, told: bool) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
     return {"state": parallel.full_state(model, [optimizer])}
+
+
+def dropout(mesh: dict[str, int]) -> dict[str, Any]:
+    """Processes that compute the same values must drop the same ones, whatever the script has seeded."""
+    torch.manual_seed(RANK)
+    parallel, model, optimizer = start("auto", mesh, models.GPT(depth=2, dropout=0.2))
+    model.register_forward_pre_hook(lambda *_: None)
+    drawn = torch.rand(3).tolist()
+    return {"losses": models.train(model, optimizer, 3), "drawn": drawn, "random_rank": parallel.random_rank}
+
+
+def own_plan() -> dict[str, Any]:
+    """A plan of the script's own, with styles of torch and in our words; only what it names is divided."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    torch.manual_seed(0)
+    model = models.GPT(depth=2)
+    optimizer = models.two_groups(model)
+    plan = {"blocks.0.mlp.0": ColwiseParallel(), "blocks.0.mlp.2": RowwiseParallel(), "blocks.1.*.0": "gather"}
+    parallel = make("auto", {"tp": 2}, Context(), choose_device(0, "cpu"), tp_plan=lambda _: plan)
+    parallel.adopt(parallel.wrap(model), optimizer)
+    divided = [name for name, p in model.named_parameters() if p._local_tensor.numel() < p.numel()]
+    return {"losses": models.train(model, optimizer, 4), "divided": divided}
+
+
+def refused_meshes() -> dict[str, str]:
+    """Return what is said, by case."""
+    tuned = {"tp": {"tuning": Tuning(compile=True)}, "cp": {"tuning": Tuning(compile=True)}}
+    cases: dict[str, Callable[[], object]] = {
+        "by-hand": lambda: start("auto", {"cp": 2}, models.OwnAttention(by_hand=True))[1](next(models.batches(1))[0]),
+        "own-places": lambda: start("auto", {"cp": 2}, models.OwnAttention(by_hand=False))[1](
+            next(models.batches(1))[0]
+        ),
+        "no-blocks": lambda: start("auto", {"cp": 2}, nn.Linear(4, 4)),
+        "no-matrix": lambda: start("auto", {"tp": 2}, nn.Linear(3, 3)),
+        **{
+            f"compile-{axis}": lambda axis=axis, more=more: make(  # type: ignore[misc]
+                "auto", {axis: 2}, Context(), choose_device(0, "cpu"), **more
+            ).wrap(models.GPT(depth=2))
+            for axis, more in tuned.items()
+        },
+    }
+    said = {}
+    for name, case in cases.items():
+        try:
+            case()
+        except ShoalError as error:
+            said[name] = str(error)
+    return said
+
+
+def odd_lengths() -> dict[str, Any]:
+    """Sequences that two processes cannot share evenly are computed by each, with the same result."""
+    torch.manual_seed(0)
+    _, model, optimizer = start("auto", {"cp": 2}, models.GPT(depth=2))
+    losses = []
+    for length in (12, 11, 12, 1):
+        x, y = (part[:, :length] for part in next(models.batches(1)))
+        loss = models.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return {"losses": losses}
 
 
 def odd_batches() -> dict[str, Any]:
@@ -274,17 +340,33 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "pipeline": lambda: curve("pipeline"),
     "ddp-fsdp": lambda: curve("auto", {"ddp": 2, "fsdp": 2}),
     "ddp-pipeline": lambda: curve("auto", {"ddp": 2, "pipeline": 2}),
+    "tp": lambda: curve("auto", {"tp": 2}),
+    "cp": lambda: curve("auto", {"cp": 2}),
+    "fsdp-tp": lambda: curve("auto", {"fsdp": 2, "tp": 2}),
+    "ddp-tp": lambda: curve("auto", {"ddp": 2, "tp": 2}),
+    "cp-tp": lambda: curve("auto", {"cp": 2, "tp": 2}),
+    "ddp-cp": lambda: curve("auto", {"ddp": 2, "cp": 2}),
     "four-stages": lambda: pipeline_of(models.GPT, num_microbatches=4),
     "gpt2-pipeline": lambda: hugging_face("gpt2", "pipeline"),
     "gpt2-fsdp": lambda: hugging_face("gpt2", "fsdp"),
     "llama-pipeline": lambda: hugging_face("llama", "pipeline"),
     "llama-fsdp": lambda: hugging_face("llama", "fsdp"),
+    "gpt2-tp": lambda: hugging_face("gpt2", "auto", {"tp": 2}),
+    "gpt2-cp": lambda: hugging_face("gpt2", "auto", {"cp": 2}),
+    "llama-tp": lambda: hugging_face("llama", "auto", {"tp": 2}),
+    "llama-cp": lambda: hugging_face("llama", "auto", {"cp": 2}),
     "conditioned": lambda: pipeline_of(models.Conditioned),
     "residual-outside": lambda: pipeline_of(models.ResidualOutside, num_microbatches=4),
     "chain": lambda: pipeline_of(models.Chain),
     "recompute": lambda: pipeline_of(lambda: models.GPT(depth=2, recompute=True)),
     "accumulation-told": lambda: accumulation("pipeline", True),
     "accumulation-untold": lambda: accumulation("pipeline", False),
+    "accumulation-tp": lambda: accumulation("auto", True, {"tp": 2}),
+    "accumulation-cp": lambda: accumulation("auto", True, {"cp": 2}),
+    "dropout-tp": lambda: dropout({"tp": 2}),
+    "own-plan": own_plan,
+    "refused-meshes": refused_meshes,
+    "odd-lengths": odd_lengths,
     "accumulation-fsdp": lambda: accumulation("fsdp", True),
     "accumulation-ddp": lambda: accumulation("ddp", True),
     "odd-batches": odd_batches,

@@ -77,7 +77,9 @@ def main(settings: dict[str, Any]) -> None:
         shoal.read_weights(model, settings["weights"])
     optimizer = models.two_groups(model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
-    loader = DataLoader(data(), batch_size=settings.get("batch", 24) // run.world_size, shuffle=True)
+    mesh = settings.get("init", {}).get("mesh") or {}
+    shares = run.world_size // (mesh.get("tp", 1) * mesh.get("cp", 1))
+    loader = DataLoader(data(), batch_size=settings.get("batch", 24) // shares, shuffle=True)
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     losses, seen = [], []
     for x, y, index in run.loop(loader, epochs=settings.get("epochs", 4)):

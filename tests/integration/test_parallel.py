@@ -21,10 +21,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch]
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TIMEOUT_S = 240
 STEPS = 20
-WAYS = ["ddp", "fsdp", "pipeline", "ddp-fsdp", "ddp-pipeline"]
+TWO, FOUR = ["ddp", "fsdp", "pipeline", "tp", "cp"], ["ddp-fsdp", "ddp-pipeline", "fsdp-tp"]
+WAYS = [*TWO, *FOUR]
 PAIR = [
-    *WAYS[:3],
-    *("gpt2-pipeline", "gpt2-fsdp", "llama-pipeline", "llama-fsdp"),
+    *TWO,
+    *("gpt2-pipeline", "gpt2-fsdp", "llama-pipeline", "llama-fsdp", "gpt2-tp", "gpt2-cp", "llama-tp", "llama-cp"),
+    *("accumulation-tp", "accumulation-cp", "dropout-tp", "own-plan", "odd-lengths", "refused-meshes"),
     *("conditioned", "residual-outside", "chain", "recompute"),
     *("accumulation-told", "accumulation-untold", "accumulation-fsdp", "accumulation-ddp"),
     *("odd-batches", "mixed-precision", "overflow", "frozen", "averaged-copy", "bare-model", "same-data", "rendezvous"),
@@ -47,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return launch(tmp_path_factory.mktemp("four"), 4, ["ddp-fsdp", "ddp-pipeline", "four-stages"])
+    return launch(tmp_path_factory.mktemp("four"), 4, [*FOUR, "four-stages"])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def run(directory: Path, world: int, scenarios: list[str]) -> list[Fork]:
 
 @pytest.fixture
 def found(request: pytest.FixtureRequest, way: str) -> dict[str, Any]:
-    ranks: list[dict[str, Any]] = request.getfixturevalue("four" if way in WAYS[3:] else "pair")
+    ranks: list[dict[str, Any]] = request.getfixturevalue("four" if way in FOUR else "pair")
     return ranks[0][way]
 
 
@@ -140,6 +142,8 @@ def test_each_worker_knows_its_share_of_the_data(pair: list[dict[str, Any]], fou
     assert [ranks["ddp"]["share"] for ranks in pair] == [(0, 2), (1, 2)]
     assert [ranks["fsdp"]["share"] for ranks in pair] == [(0, 2), (1, 2)]
     assert [ranks["pipeline"]["share"] for ranks in pair] == [(0, 1), (0, 1)]
+    assert [ranks["tp"]["share"] for ranks in pair] == [ranks["cp"]["share"] for ranks in pair] == [(0, 1), (0, 1)]
+    assert [ranks["fsdp-tp"]["share"] for ranks in four] == [(0, 2), (0, 2), (1, 2), (1, 2)]
     assert [ranks["ddp-fsdp"]["share"] for ranks in four] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert [ranks["ddp-pipeline"]["share"] for ranks in four] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
@@ -147,14 +151,16 @@ def test_each_worker_knows_its_share_of_the_data(pair: list[dict[str, Any]], fou
 def test_sharding_and_stages_free_memory(pair: list[dict[str, Any]], plain: dict[str, Any]) -> None:
     assert pair[0]["ddp"]["held"] == plain["size"]
     assert pair[0]["fsdp"]["held"] < 0.55 * plain["size"]
+    assert pair[0]["cp"]["held"] < 0.55 * plain["size"]
     assert pair[0]["pipeline"]["held"] < 0.6 * plain["size"]
+    assert pair[0]["tp"]["held"] < 0.7 * plain["size"], "the attention of nn.MultiheadAttention stays whole"
 
 
 def test_only_a_rank_with_everything_offers_live_state(pair: list[dict[str, Any]]) -> None:
-    assert [pair[0][way]["live"] for way in WAYS[:3]] == [True, False, False]
+    assert [pair[0][way]["live"] for way in TWO] == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize("way", ["pipeline", "fsdp"])
+@pytest.mark.parametrize("way", ["pipeline", "fsdp", "tp", "cp"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_hugging_face_models_train_as_in_one_process(kind: str, way: str, pair: list[dict[str, Any]]) -> None:
     found = pair[0][f"{kind}-{way}"]
@@ -201,7 +207,7 @@ def test_pipelines_of_other_shapes_train_as_in_one_process(
         torch.testing.assert_close(found["state"][0][name], tensor, atol=1e-4, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("scenario", ["told", "untold", "fsdp", "ddp"])
+@pytest.mark.parametrize("scenario", ["told", "untold", "fsdp", "ddp", "tp", "cp"])
 def test_gradients_accumulate_over_parts_of_a_batch(scenario: str, pair: list[dict[str, Any]]) -> None:
     torch.manual_seed(0)
     model = models.GPT(depth=2)
@@ -213,6 +219,50 @@ def test_gradients_accumulate_over_parts_of_a_batch(scenario: str, pair: list[di
     state, _ = pair[0][f"accumulation-{scenario}"]["state"]
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(state[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_workers_that_compute_the_same_values_drop_the_same_ones(pair: list[dict[str, Any]]) -> None:
+    assert pair[0]["dropout-tp"] == pair[1]["dropout-tp"]
+
+
+def test_a_plan_of_the_scripts_own_says_what_is_divided(pair: list[dict[str, Any]]) -> None:
+    torch.manual_seed(0)
+    model = models.GPT(depth=2)
+    found = pair[0]["own-plan"]
+    assert found["losses"] == pytest.approx(models.train(model, models.two_groups(model), 4), abs=2e-5)
+    first = [f"blocks.0.mlp.{name}" for name in ("0.weight", "0.bias", "2.weight")]
+    assert found["divided"] == [*first, "blocks.1.mlp.0.weight", "blocks.1.mlp.0.bias"]
+
+
+def test_sequences_that_cannot_be_shared_evenly_are_computed_by_each(pair: list[dict[str, Any]]) -> None:
+    torch.manual_seed(0)
+    model = models.GPT(depth=2)
+    optimizer = models.two_groups(model)
+    losses = []
+    for length in (12, 11, 12, 1):
+        x, y = (part[:, :length] for part in next(models.batches(1)))
+        losses.append(models.cross_entropy(model(x), y))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for found in pair:
+        assert found["odd-lengths"]["losses"] == pytest.approx([loss.item() for loss in losses], abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("by-hand", "does not compute its attention by torch.nn.functional.scaled_dot_product_attention"),
+        ("own-places", "computes something else on a part of a sequence than on all of it"),
+        ("no-blocks", "has no list of repeated blocks"),
+        ("no-matrix", "has no matrices that 2 processes could divide"),
+        ("compile-tp", "compile= is not supported with tp"),
+        ("compile-cp", "compile= is not supported with cp"),
+    ],
+)
+def test_a_mesh_that_would_train_something_else_is_refused(case: str, words: str, pair: list[dict[str, Any]]) -> None:
+    for found in pair:
+        assert words in found["refused-meshes"][case]
 
 
 def test_a_pipeline_takes_batches_of_any_size_and_evaluates_between_steps(pair: list[dict[str, Any]]) -> None:

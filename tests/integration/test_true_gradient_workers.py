@@ -35,7 +35,7 @@ WAYS = [
     ("fsdp", "fp16", True, 1),
 ]
 """Parallel, amp, true gradient, calls of the model: trainings in the order in which the workers do them."""
-DEALT = [("ddp", 41), ("fsdp", 41), ("ddp", 23)]
+DEALT = [("ddp", 41), ("fsdp", 41), ("ddp", 23), ("tp", 23)]
 """Parallel, size of the dataset: the trainings after those."""
 SPLITS = 30 if os.environ.get("SHOAL_SOAK") else 10
 TOLERANCE = {"none": 1e-5, "bf16": 2e-2, "fp16": 4e-3}
@@ -189,10 +189,10 @@ def mean_of_means(split: list[list[int]], seed: int) -> Any:
 @pytest.mark.parametrize("number", range(len(DEALT)), ids=["-".join(map(str, way)) for way in DEALT])
 def test_a_dataset_that_the_run_deals_out_gives_it_without_being_asked(workers: Workers, number: int) -> None:
     """Also in the last step of an epoch, whose few samples make shares of different size."""
-    size = DEALT[number][1]
+    parallel, size = DEALT[number]
     workers.go_to(len(WAYS) + number)
     answers = workers.finish()
-    step = worker.BATCH_SIZE * worker.ACCUMULATE * workers.world
+    step = worker.BATCH_SIZE * worker.ACCUMULATE * (1 if parallel == "tp" else workers.world)
     x, y = worker.samples_of(size, 0)
     assert [answer["seen"] for answer in answers] == [*range(step, size, step), size]
     for answer, *batch in zip(answers, x.split(step), y.split(step), strict=True):

@@ -38,7 +38,9 @@ def facts_of(spec: JobSpec, entry: Sequence[str]) -> tuple[str | None, JobFacts]
         nodes=spec.max_nodes,
         accels=spec.accels,
         args=tuple(entry[at + 1 :]) if at is not None else None,
-        datasets=frozenset([*(name.partition("@")[0] for name in spec.datasets), *(one.job for one in spec.after)]),
+        datasets=frozenset(
+            [*(name.partition("@")[0] for name in spec.datasets), *(one.at or one.job for one in spec.after)]
+        ),
         launched=spec.launcher == "torchrun" or bool(entry and entry[0] in _LAUNCHERS),
     )
     return (entry[at] if at is not None else None), asked

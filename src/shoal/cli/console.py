@@ -42,12 +42,13 @@ def show_link(link: str, *, browser: bool = True) -> None:
 
 def _open(link: str) -> bool:
     import os
+    import sys
     import webbrowser
 
     # Without a display, `webbrowser` may start a text browser, which would take over the terminal.
-    if (
-        not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
-        and os.uname().sysname != "Darwin"
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")) and sys.platform not in (
+        "darwin",
+        "win32",
     ):
         return False
     try:

@@ -120,7 +120,11 @@ def _print(report: dict[str, Any]) -> None:
     columns = [
         Column("DEVICE", lambda d: d["label"]),
         Column("MODEL", lambda d: d.get("model", "")),
-        Column("MEMORY", lambda d: size(d["memory"]) if d.get("memory") else "shared", is_right=True),
+        Column(
+            "MEMORY",
+            lambda d: size(d["memory"]) if d.get("memory") else "shared" if d.get("model") else None,
+            is_right=True,
+        ),
         Column("PCI", lambda d: d.get("pci", ""), rank=2),
         Column("DRIVER", lambda d: d.get("driver", ""), rank=1),
         Column("UUID", lambda d: d.get("uuid", ""), rank=3),

@@ -15,12 +15,13 @@ from shoal.core.settings import Layout
 
 if TYPE_CHECKING:
     from shoal.client import Client
-    from shoal.core.people import KeyCreated, SessionView, WorkspaceView
+    from shoal.core.people import KeyCreated, SessionView, UserView, WorkspaceView
 
 
 def login(
     *,
     email: str | None = None,
+    browser: bool = False,
     key_stdin: bool = False,
     password_stdin: bool = False,
     invitation: str | None = None,
@@ -33,10 +34,14 @@ def login(
     this machine and saved in a file that only you can read. The private local
     server needs no login.
 
+    Without a password, for example if you sign in with Google, use --browser:
+    it prints the address of a page that shows a code for this command.
+
     For example:
 
       shoal login --url https://shoal.example.org
       shoal login --url https://shoal.example.org --email ada@example.org
+      shoal login --url https://shoal.example.org --browser
       shoal login --url https://shoal.example.org --key-stdin < key.txt
       shoal login --url https://10.0.0.5:8443 --fingerprint sha256:4f0c…
       shoal login --invitation https://shoal.example.org/invite/shoali_4f…
@@ -45,6 +50,8 @@ def login(
     ----------
     email
         E-mail address of your account.
+    browser
+        Sign in with a code from the console, where any way of signing in works.
     key_stdin
         Use an API key, read from stdin, instead of e-mail and password.
     password_stdin
@@ -63,6 +70,8 @@ def login(
         with _client(url, key) as client:
             user = client.auth.me()
         _remember(url, key, None)
+    elif browser:
+        user = _by_browser(url)
     else:
         email = email or read_answer("E-mail: ")
         password = read_secret("Password", from_stdin=password_stdin, option="--password-stdin")
@@ -144,6 +153,18 @@ def signup(
     out.show({"url": url, "user": user, "joined": signed_up.joined}, lambda: out.info(told))
 
 
+def _by_browser(url: str) -> UserView:
+    """Sign in with a code that the console shows. The code is a session of two minutes, which ends here."""
+    out.info(f"Open {url.rstrip('/')}/settings/terminal in a browser, sign in, and copy the code.")
+    code = read_answer("Code: ").strip()
+    with _client(url, code) as client:
+        user = client.auth.me()
+        made = create_own_key(client)
+        client.auth.sign_out()
+    _remember(url, made.key, made.id)
+    return user
+
+
 def join_by(code: str) -> WorkspaceView:
     """Accept an invitation with the signed-in account and make its workspace the current one."""
     with connect() as client:
@@ -171,10 +192,10 @@ def _server_and_code(invitation: str | None) -> tuple[str, str | None, str | Non
     from shoal.core.invite_links import parse_invite
 
     if invitation is None:
-        return _server_to_sign_in_to(), None, None
+        return server_to_sign_in_to(), None, None
     invite = parse_invite(invitation)
     session.url = session.url or invite.url
-    return _server_to_sign_in_to(), invite.code, invite.fingerprint
+    return server_to_sign_in_to(), invite.code, invite.fingerprint
 
 
 def _setup_code(layout: Layout, url: str) -> str:
@@ -224,7 +245,7 @@ def whoami() -> None:
         user = client.auth.me()
         found = {"user": user, "url": client.url, "workspace": client.workspace}
     pairs = [
-        ("E-mail", user.email),
+        ("E-mail", f"{user.email} (verified)" if user.email_verified else user.email),
         ("Name", user.name),
         ("Admin", "yes" if user.is_admin else "no"),
         ("Server", client.url),
@@ -233,7 +254,7 @@ def whoami() -> None:
     out.show(found, lambda: out.fields(pairs))
 
 
-def _server_to_sign_in_to() -> str:
+def server_to_sign_in_to() -> str:
     """Return the URL of the given server, else of the remembered one, else of the local one if it is running."""
     from shoal.client.config import find_target, is_loopback
     from shoal.client.local import running_server

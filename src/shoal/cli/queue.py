@@ -81,7 +81,7 @@ def simulate(
     accels
         Slots per node.
     device
-        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
+        Kind of slots: auto, any, gpu, cpu, cuda, rocm or xpu (see `training run`).
     gpu
         Model of the GPUs: H100, or H100:8 for 8 per node.
     gpu_memory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App
 
 from shoal.cli.shared.output import Column, out
-from shoal.cli.shared.prompt import confirm, read_secret
+from shoal.cli.shared.prompt import confirm, read_answer, read_secret
 from shoal.cli.shared.session import connect
 
 if TYPE_CHECKING:
@@ -161,32 +161,72 @@ def reset(email: str, /, *, password_stdin: bool = False) -> None:
     _show_with_password(account, password, password_stdin, said, url)
 
 
-def password(*, stdin: bool = False) -> None:
+def password(*, stdin: bool = False, lost: bool = False, code: bool = False, email: str | None = None) -> None:
     """Change your own password. All your other sessions are closed.
+
+    If you have lost it, --lost has a mail sent to you, and --code sets a new
+    password with the code from that mail. An admin can help too: shoal user reset.
 
     For example:
 
       shoal password
       printf '%s\\n' "$OLD" "$NEW" | shoal password --stdin
+      shoal password --lost --url https://shoal.example.org --email ada@example.org
+      shoal password --code --url https://shoal.example.org
 
     Parameters
     ----------
     stdin
-        Read the old and the new password from stdin, one per line, instead of asking.
+        Read two lines from stdin instead of asking: the old password (with --code: the code) and the new one.
+    lost
+        Have a mail with a code sent to the address of your account.
+    code
+        Set a new password with the code from a mail.
+    email
+        Address of your account, for --lost.
     """
     from shoal.core.errors import UsageError
 
+    if lost:
+        _have_code_sent(email)
+        return
+    first = "Code from the mail" if code else "Present password"
     if stdin:
-        lines = read_secret("Two passwords", from_stdin=True, option="--stdin").splitlines()
+        lines = read_secret("Two lines", from_stdin=True, option="--stdin").splitlines()
         if len(lines) != 2:
-            raise UsageError(f"stdin has {len(lines)} lines; it needs two: the old and the new password.")
+            raise UsageError(
+                f"stdin has {len(lines)} lines; it needs two: the {'code' if code else 'old'} and the new password."
+            )
         old, new = lines
     else:
-        old = read_secret("Present password", from_stdin=False, option="--stdin")
+        old = read_secret(first, from_stdin=False, option="--stdin")
         new = read_secret("New password", from_stdin=False, option="--stdin", twice=True)
+    if code:
+        from shoal.cli.login import server_to_sign_in_to
+        from shoal.client import Client
+
+        with Client(server_to_sign_in_to(), None) as client:
+            client.auth.recover(old.strip(), new)
+        out.show(
+            {"changed": True},
+            lambda: out.info(f"Your password is set, and all sessions are closed. Next: {out.prog} login"),
+        )
+        return
     with connect() as client:
         client.auth.change_password(old, new)
     out.show({"changed": True}, lambda: out.info("Your password is changed. Your other sessions are closed."))
+
+
+def _have_code_sent(email: str | None) -> None:
+    from shoal.cli.login import server_to_sign_in_to
+    from shoal.client import Client
+
+    url = server_to_sign_in_to()
+    email = email or read_answer("E-mail: ")
+    with Client(url, None) as client:
+        client.auth.send_reset(email)
+    told = f"If there is an account for {email}, a mail with a code is on its way. Next: {out.prog} password --code --url {url}"
+    out.show({"sent": True}, lambda: out.info(told))
 
 
 def _given_or_random(from_stdin: bool) -> str:

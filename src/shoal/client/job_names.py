@@ -37,6 +37,7 @@ def create_job(
     *,
     preflight: str | None = None,
     replace: bool = False,
+    reuse: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> JobView:
     """Submit a job. If its name is taken: with `replace` the finished job of that name is deleted, else it gets a number.
@@ -46,13 +47,13 @@ def create_job(
     wanted = spec.name
     for _ in range(_TRIES):
         try:
-            job = client.jobs.create(spec, preflight=preflight, replace=replace)
+            job = client.jobs.create(spec, preflight=preflight, replace=replace, reuse=reuse)
         except NameTaken:
             spec.name = free_name(client, wanted)
             if spec.name == wanted:
                 raise  # the name is not a job's that this workspace lists
             continue
-        if spec.name != wanted:
+        if spec.name != wanted and job.name == spec.name:
             say(f"There is already a job '{wanted}', so this one is '{spec.name}' (--replace deletes the older one).")
         return job
     raise NameTaken(f"The name '{wanted}' and the numbers after it are taken again and again.")

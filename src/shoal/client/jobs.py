@@ -25,13 +25,16 @@ _STACKS_POLL_S = 0.2
 class Jobs(WorkspaceNoun):
     """Jobs of a workspace. Each is given by its name or id."""
 
-    def create(self, spec: JobSpec, *, preflight: str | None = None, replace: bool = False) -> JobView:
+    def create(
+        self, spec: JobSpec, *, preflight: str | None = None, replace: bool = False, reuse: bool = False
+    ) -> JobView:
         """Submit a job.
 
         `preflight`: id of a preflight whose findings are stored with the job; the preflight itself is then removed.
         `replace`: delete the finished job of the same name, if there is one.
+        `reuse`: return a job that succeeded with the same code, inputs and options instead, if there is one.
         """
-        params = {"preflight": preflight, "replace": "true" if replace else None}
+        params = {"preflight": preflight, "replace": "true" if replace else None, "reuse": "true" if reuse else None}
         found = self._http.send("POST", self._path("jobs"), body=spec, params=params)
         return parse(JobView, found)
 

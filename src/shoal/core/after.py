@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from shoal.core.errors import UsageError
 from shoal.core.names import check_name
 from shoal.core.schema import Schema
 
@@ -14,24 +15,42 @@ WHEN: tuple[When, ...] = ("succeeded", "ended")
 
 
 class After(Schema):
-    """A job to wait for. A request may also give it as text: `NAME`, `NAME:succeeded` or `NAME:ended`."""
+    """A job to wait for. A request may also give it as text: `JOB`, `JOB:ended`, or `NAME=JOB` for another name below /input."""
 
     job: str
     """Name of the job; a request may give its id."""
     when: When = "succeeded"
     """End of that job that is waited for: succeeded, or ended in any way."""
+    at: str = ""
+    """Name below /input of its newest checkpoint; the server sets the job's name if none is given."""
     id: str = ""
     """Id of the job, set by the server."""
 
     def __str__(self) -> str:
-        return self.job if self.when == "succeeded" else f"{self.job}:{self.when}"
+        name = f"{self.at}={self.job}" if self.at not in ("", self.job) else self.job
+        return name if self.when == "succeeded" else f"{name}:{self.when}"
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        job, _, when = value.partition(":")
+        return cls._fields(value) if isinstance(value, str) else value
+
+    @classmethod
+    def parse(cls, text: str) -> After:
+        """Return what a text means; raise ValueError if it means nothing."""
+        return cls(**cls._fields(text))
+
+    @staticmethod
+    def _fields(text: str) -> dict[str, Any]:
+        name, _, when = text.partition(":")
+        at, _, job = name.rpartition("=")
         if when not in ("", *WHEN):
-            raise ValueError(f"--after {value}: give NAME, NAME:succeeded or NAME:ended")
-        return {"job": check_name(job, "job name"), "when": when or "succeeded"}
+            raise ValueError(f"{text!r} should be JOB, JOB:succeeded or JOB:ended")
+        try:
+            return {
+                "job": check_name(job, "job name"),
+                "when": when or "succeeded",
+                "at": at and check_name(at, "name"),
+            }
+        except UsageError as error:
+            raise ValueError(error.message) from None

@@ -14,7 +14,8 @@ class AuditAction(StrEnum):
     """Action that the audit log records. The first part is the kind of its object."""
 
     SESSION_START = "session.start"
-    """Sign-in with a password, a link from `shoal console` or a new account. A failed one has the result `failed`."""
+    """Sign-in with a password, a sign-in service, a link from `shoal console` or a new account. A failed one has the result
+    `failed`."""
     SESSION_END = "session.end"
     ACCOUNT_CREATE = "account.create"
     ACCOUNT_DISABLE = "account.disable"
@@ -25,6 +26,12 @@ class AuditAction(StrEnum):
     ACCOUNT_RESET_PASSWORD = "account.reset-password"
     """An admin set a new password for someone else."""
     ACCOUNT_CHANGE_PASSWORD = "account.change-password"
+    ACCOUNT_RECOVER = "account.recover"
+    """A person set a new password with a link from a mail."""
+    ACCOUNT_VERIFY_EMAIL = "account.verify-email"
+    IDENTITY_CONNECT = "identity.connect"
+    """An account at a sign-in service was connected to an account of this server."""
+    IDENTITY_DISCONNECT = "identity.disconnect"
     ACCOUNT_CLAIM = "account.claim"
     """The owner of a private server got an e-mail address and a password."""
     KEY_CREATE = "key.create"

@@ -10,12 +10,19 @@ from shoal.core.errors import UsageError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+_-]{0,79}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:GB?|GiB)?", re.IGNORECASE)
 _SLICE = re.compile(r"\bMIG\b|\b\d+g\.\d+gb\b", re.IGNORECASE)
+_LEAST_MODEL = 100
+"""Smaller numbers are no models of GPUs, but how many a person wants; 3090 is a model."""
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 
 
 def parse_gpu(text: str) -> tuple[str, int | None]:
     """Return model and number of a request such as `H100` or `H100:8`."""
     model, colon, count = text.partition(":")
+    if model.isdigit() and int(model) < _LEAST_MODEL:
+        raise UsageError(
+            f"--gpu {text!r} is a number; --gpu names a model.",
+            hint=f"--accels {model} for {model} per node, with --device gpu; or --gpu H100:{model}",
+        )
     if not _NAME.fullmatch(model) or (colon and not (count.isdigit() and 1 <= int(count) <= 1024)):
         raise UsageError(f"--gpu {text!r} is not a model of a GPU.", hint="--gpu H100, or --gpu H100:8 for 8 per node")
     return model.strip(), int(count) if colon else None

@@ -30,7 +30,7 @@ RESERVED_ENV = frozenset(
     "SHOAL_ALLOW_CPU".split()
 )
 """Environment variables that Shoal sets itself."""
-Device = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+Device = Literal["auto", "any", "gpu", "cpu", "cuda", "rocm", "xpu"]
 """Kind of slots a job requests. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that
 are free, accelerators first. All slots of a job are of one kind."""
 MAX_TIME_LIMIT = timedelta(days=365)
@@ -89,7 +89,10 @@ class JobSpec(DeviceRequirements):
     """Slots per node. Each slot runs one worker."""
     device: Device = "auto"
     """Kind of slots. auto: accelerators if the pool has any that could hold the job, otherwise CPUs. any: slots that are
-    free."""
+    free. gpu: accelerators of any kind, never CPUs."""
+    mixed_models: bool = False
+    """Allow the nodes of the job to have different models of accelerators, if there are not enough of one model. The slots of
+    one node are of one model, and all are of one kind."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """Environment name → secret name. Values never enter the spec."""

@@ -114,6 +114,36 @@ class UserView(View):
     name: str
     is_admin: bool
     created_at: Utc
+    email_verified: bool = False
+    """True if the person has proved that the address is theirs, by a link in a mail or by a sign-in service."""
+
+
+class ConnectedService(View):
+    """A sign-in service of the server, such as Google, and the user's account there."""
+
+    name: str
+    title: str
+    email: str | None
+    """Address of the user's account there; None if it is not connected."""
+
+
+class PasswordLost(Schema):
+    """A request for a mail with a code that sets a new password."""
+
+    email: str = Field(max_length=254)
+
+
+class PasswordRecovery(Schema):
+    """A new password, with the code from a mail."""
+
+    code: str = Field(min_length=1, max_length=200)
+    new_password: str = Field(min_length=10, max_length=1024)
+
+
+class MailedCode(Schema):
+    """The code from a mail."""
+
+    code: str = Field(min_length=1, max_length=200)
 
 
 class ProfileChange(Schema):

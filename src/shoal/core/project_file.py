@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from shoal.core.after import After
 from shoal.core.durations import parse_duration, parse_stall_timeout
 from shoal.core.errors import UsageError
 from shoal.core.gpu_models import check_labels, parse_gpu, parse_memory
@@ -132,6 +133,8 @@ class ProjectJob(Schema):
     """Machines that the job must not run on."""
     prefer: list[str] | None = None
     """Machines to use if they have room."""
+    mixed_models: bool | None = None
+    """Allow nodes with different models of GPUs if there are not enough of one model; never different kinds."""
     launcher: Literal["direct", "torchrun"] | None = None
     """Program that starts the workers of a node: the agent (direct, the default) or torchrun."""
     one_device_per_worker: bool | None = None
@@ -149,6 +152,13 @@ class ProjectJob(Schema):
     @classmethod
     def _names(cls, value: str | None, info: ValidationInfo) -> str | None:
         return _checked(value, str(info.field_name), lambda text: check_name(text, f"{info.field_name}"))
+
+    @field_validator("after")
+    @classmethod
+    def _after(cls, value: list[str] | None) -> list[str] | None:
+        for text in value or ():
+            After.parse(text)
+        return value
 
     @field_validator("run")
     @classmethod
@@ -198,6 +208,7 @@ class ProjectJob(Schema):
         """Return the keys that have a value."""
         found = self.model_dump(exclude_none=True)
         found.pop("profiles", None)
+        found.pop("pipeline", None)
         return found
 
 
@@ -207,10 +218,44 @@ class ProjectFile(ProjectJob):
     profiles: dict[str, ProjectJob] | None = None
     """Named sets of options that are laid over those above when `--profile NAME` is given."""
 
-    def options(self, profile: str | None = None) -> dict[str, Any]:
-        """Return the keys that have a value, with those of the profile laid over them. The profile must exist."""
+    pipeline: dict[str, ProjectJob] | None = Field(
+        default=None, examples=[{"prepare": {"run": "prepare.py"}, "train": {"run": "train.py", "after": ["prepare"]}}]
+    )
+    """Steps, each a job: options that are laid over those above. `after` of a step names other steps; `shoal training pipeline`
+    submits them all."""
+
+    @field_validator("pipeline")
+    @classmethod
+    def _pipeline(cls, value: dict[str, ProjectJob] | None, info: ValidationInfo) -> dict[str, ProjectJob] | None:
+        for name, step in (value or {}).items():
+            _checked(name, "step", lambda text: check_name(text, "step"))
+            if info.data.get("run") is None and step.run is None:
+                raise ValueError(f"step '{name}' has no script: give it a `run`")
+        _ordered(value or {})
+        return value
+
+    def options(self, profile: str | None = None, step: str | None = None) -> dict[str, Any]:
+        """Return the keys that have a value, with those of the profile and then of the step laid over them. Both must exist."""
         below = self.given()
-        return below if profile is None else overlay(below, (self.profiles or {})[profile].given())
+        if profile is not None:
+            below = overlay(below, (self.profiles or {})[profile].given())
+        return below if step is None else overlay(below, (self.pipeline or {})[step].given())
+
+    def steps(self) -> dict[str, list[After]]:
+        """Return the steps of the pipeline with what each starts after, earlier ones first."""
+        return _ordered(self.pipeline or {})
+
+
+def _ordered(steps: Mapping[str, ProjectJob]) -> dict[str, list[After]]:
+    """Return step → what it starts after, earlier ones first; raise ValueError if steps wait for each other."""
+    left = {name: [After.parse(text) for text in step.after or ()] for name, step in steps.items()}
+    ordered: dict[str, list[After]] = {}
+    while left:
+        ready = [name for name, after in left.items() if not any(one.job in left for one in after)]
+        if not ready:
+            raise ValueError(f"the steps {', '.join(left)} wait for each other")
+        ordered |= {name: left.pop(name) for name in ready}
+    return ordered
 
 
 def json_schema() -> dict[str, Any]:

@@ -49,6 +49,8 @@ class JobChange(Schema):
     accels: int | None = Field(default=None, ge=1, le=1_024)
     device: Device | None = None
     """Kind of slots."""
+    mixed_models: bool | None = None
+    """Allow nodes with different models of accelerators."""
     time_limit_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
     expected_s: int | None = Field(default=None, ge=0, le=int(MAX_TIME_LIMIT.total_seconds()))
     exclude: list[str] | None = Field(default=None, max_length=1_000)

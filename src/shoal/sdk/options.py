@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,9 @@ class Options:
     parallel: str = "auto"
     """One of PARALLEL. "auto" means ddp with more than one worker, else none."""
     mesh: Mapping[str, int] | None = None
-    """Two kinds of parallelism at once, such as {"ddp": 2, "fsdp": 2}. The product must be the world size."""
+    """Sizes of the axes ddp, fsdp, cp, tp and pipeline, such as {"ddp": 2, "fsdp": 2}. The product must be the world size."""
+    tp_plan: Callable[[Any], Mapping[str, Any]] | None = None
+    """Function that returns how the axis tp divides a model: patterns of module names with "column", "row" or "gather"."""
     precision: str = "fp32"
     """Type in which a model sharded by fsdp computes: "fp32" or "bf16". Weights and sums of gradients stay fp32."""
     activation_checkpointing: str = "none"

@@ -50,7 +50,15 @@ class Setup:
         self.device = choose_device(context.local_rank, options.device, alone=context.world_size == 1)
         more = {kind: options.extra.get(kind) for kind in ("ddp", "swarm")}
         asked = {name: getattr(options, name) for name in ("precision", "activation_checkpointing", "compile")}
-        self.parallel = make(options.parallel, options.mesh, context, self.device, tuning=read_tuning(asked), **more)
+        self.parallel = make(
+            options.parallel,
+            options.mesh,
+            context,
+            self.device,
+            tuning=read_tuning(asked),
+            tp_plan=options.tp_plan,
+            **more,
+        )
         self._objects = Objects(context.rank)
         self.accumulation = Accumulation(self.parallel)
         self.parts = TrainingState()
@@ -115,7 +123,7 @@ class Setup:
         self._choose_driver()
         self.resume()
         if fresh and self.resumed_from is None and self._options.seed is not None and self._context.world_size > 1:
-            seed_everything(self.seed, "rank", self._context.rank)
+            seed_everything(self.seed, "rank", self.parallel.random_rank)
         self.parallel.begin(self.parts.schedulers, self._samples)
         return tuple(prepared)
 
@@ -301,7 +309,7 @@ class Setup:
         self.accumulation.replayed_schedules = -1
         states = training["rng"]
         if len(states) == self._context.world_size:
-            self.generators = states[self._context.rank]
+            self.generators = states[self.parallel.random_rank]
             self.restore_generators()
         else:
             self._warn(
@@ -309,7 +317,7 @@ class Setup:
                 f"the checkpoint was saved by {len(states)} workers, this run has {self._context.world_size}: "
                 "random generators (dropout) are seeded again",
             )
-            seed_everything(self.seed, "rank", self._context.rank, self.resumed_step)
+            seed_everything(self.seed, "rank", self.parallel.random_rank, self.resumed_step)
 
     def _load_big(self) -> None:
         if not self._reads_parts:

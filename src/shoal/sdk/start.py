@@ -29,6 +29,7 @@ def init(
     *,
     parallel: str = "auto",
     mesh: Mapping[str, int] | None = None,
+    tp_plan: Callable[[Any], Mapping[str, Any]] | None = None,
     precision: str = "fp32",
     activation_checkpointing: str = "none",
     compile: bool = False,
@@ -53,7 +54,12 @@ def init(
         name: Name of the run. Default: the name of the job, or of the script.
         parallel: How the model is spread over the workers: "auto" (ddp with several workers, else none), "ddp", "fsdp",
             "pipeline", "swarm" or "none".
-        mesh: Two kinds of parallelism at once, such as {"ddp": 2, "fsdp": 2}. The product must be the world size.
+        mesh: Sizes of several kinds of parallelism at once, such as {"ddp": 2, "fsdp": 4, "tp": 2}; the product is the number
+            of workers. Axes: "ddp" (copies), "fsdp" (shards), "cp" (parts of sequences), "tp" (parts of matrices) in any
+            combination, or "ddp" with "pipeline". With a pipeline also "num_microbatches".
+        tp_plan: Function that gets the model and returns how "tp" divides its modules: patterns of names, such as
+            "layers.*.mlp.up", with "column", "row", "gather" or a style of torch.distributed.tensor.parallel. Default: found
+            in the model.
         precision: Type in which a model sharded by fsdp computes: "fp32" or "bf16". Weights, optimizer and sums of gradients
             stay fp32. For other kinds of parallelism use torch.autocast.
         activation_checkpointing: Activations of the model's repeated blocks that the backward pass computes again to save
@@ -101,6 +107,7 @@ def init(
         name=name,
         parallel=parallel,
         mesh=mesh,
+        tp_plan=tp_plan,
         precision=precision,
         activation_checkpointing=activation_checkpointing,
         compile=compile,

@@ -36,11 +36,13 @@ def main() -> int:
     try:
         settings = ServerSettings.load(layout, **given)
         exposure.check(settings)
-        if any(value is not None for value in given.values()):
-            settings.save(layout)
         gc.disable()  # imported modules are never garbage; `run` enables it again when the server is ready
+        from shoal.server.backup.upgrades import copy_settings
         from shoal.server.run import run
 
+        if any(value is not None for value in given.values()):
+            copy_settings(layout)
+            settings.save(layout)
         return run(layout, settings, take_over=args.take_over, new_secret_key=args.new_secret_key)
     except ShoalError as error:
         print(f"error: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)

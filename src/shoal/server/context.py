@@ -28,6 +28,8 @@ from shoal.server.leases.keys import Keyring
 from shoal.server.mail import Mailer
 from shoal.server.notifications import Notifications
 from shoal.server.people.guards import Guards
+from shoal.server.people.oidc.protocol import Issuers
+from shoal.server.people.oidc.services import Services
 from shoal.server.people.vault import Vault
 from shoal.server.pool.cluster import Pool
 from shoal.server.pool.device_gauges import DeviceGauges
@@ -76,12 +78,15 @@ class Context:
     stalls: Stalls = field(init=False)
     ssh_keys: Keyring = field(init=False)
     mail: Mailer = field(init=False)
+    sign_in_services: Services = field(init=False)
+    issuers: Issuers = field(default_factory=Issuers)
 
     def __post_init__(self) -> None:
         live = self.live
         self.commands, self.stalls = AgentCommands(lambda: live.lag.awake_s()), Stalls(lambda: live.lag.awake_s())
         self.ssh_keys = Keyring(self.layout.server_dir)
         self.mail = Mailer(self.settings.smtp_url, self.settings.mail_from, loops=self.loops)
+        self.sign_in_services = Services(self.layout.sign_in_services)
         self.loops.watch("database", self.db.problem)
         self.loops.watch("disk", self.db.disk_problem)
 

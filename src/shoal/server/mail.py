@@ -59,6 +59,11 @@ class Mailer:
         self._loop: Loop | None = None
         self._closing = False
 
+    @property
+    def is_set_up(self) -> bool:
+        """True if there is a mail server to send to."""
+        return bool(self._url)
+
     def send(self, letter: Letter) -> None:
         """Queue an e-mail and return at once. May be called from any thread."""
         if not self._url:

@@ -40,15 +40,21 @@ class StepTotals:
         for name, value in figures.items():
             self._figures[name] = self._figures.get(name, 0.0) + weight * float(value)
 
-    def over_all(self, group: Any, world_size: int) -> Totals:
-        """Return the totals over all workers. Collective: one small message."""
+    def over_all(self, group: Any, world_size: int, shares: int | None = None) -> Totals:
+        """Return the totals over all workers. Collective: one small message.
+
+        Args:
+            group: Process group of all workers.
+            world_size: Number of workers.
+            shares: Number of data shares. Workers that read the same share count once; by default each has its own.
+        """
         sums = [self._weight, self._loss, float(self.samples)]
         if world_size > 1:
             message = torch.tensor(sums, dtype=torch.float64)
             torch.distributed.all_reduce(message, group=group)
             sums = message.tolist()
         weight, loss, samples = sums
-        return Totals(round(samples), loss / (weight or 1.0))
+        return Totals(round(samples * (shares or world_size) / world_size), loss / (weight or 1.0))
 
 
 class Gradient:

@@ -116,6 +116,8 @@ class Params:
     """Evaluations without improvement after which training stops; None: never stop early."""
     parallel: Literal["auto", "ddp", "fsdp", "pipeline", "none"] = "auto"
     """Strategy that distributes the model over several workers."""
+    mesh: dict[str, int] | None = None
+    """Sizes of a combination of strategies, such as {"fsdp": 4, "tp": 2}, as in shoal.init."""
     trackers: tuple[str, ...] = ()
     """Additional destinations of metrics: "tensorboard", "wandb", "mlflow"."""
     max_model_size: int | None = None

@@ -145,6 +145,7 @@ class Trainer:
             "keep_checkpoints": params.keep_models,
             "config": params.to_dict(),
             "parallel": params.parallel,
+            "mesh": params.mesh,
             "trackers": params.trackers,
         }
 
@@ -211,6 +212,7 @@ class Trainer:
         self._source = Source(run, self.training_data(), params)
         by_sample = params.true_gradient and not self._source.is_exact
         self._gradient = Gradient(by_sample=by_sample, world_size=run.parallel.data_world)
+        self._shares = run.parallel.data_world if run.parallel.name != "none" else None
         self._evaluation_data = self.evaluation_data()
         self._target = self.target_samples()
         self._checked_at = 0
@@ -230,7 +232,7 @@ class Trainer:
                 if tally is None:
                     reason = "stopped" if self.run.should_stop else "out_of_data"
                     break
-                totals = tally.over_all(self._group, self.run.world_size)
+                totals = tally.over_all(self._group, self.run.world_size, self._shares)
                 self._update(totals, tally.pieces)
                 self._log_step(totals, tally)
                 if self._is_evaluation_due(1.0):

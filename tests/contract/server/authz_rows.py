@@ -90,6 +90,12 @@ ROUTES = {
     "POST /auth/invitation": person(Scope.ADMIN, {"code": "shoali_nobody-made-it"}),
     "POST /auth/sign-out": person(Scope.READ),
     "POST /auth/password": person(Scope.ADMIN, {"old_password": PASSWORD, "new_password": PASSWORD}),
+    "POST /auth/password/lost": public({"email": "new@example.org"}),
+    "POST /auth/password/recover": public({"code": "shoalr_nobody-made-it", "new_password": PASSWORD}),
+    "POST /auth/email/send": person(Scope.ADMIN),
+    "POST /auth/email/verify": person(Scope.ADMIN, {"code": "shoalr_nobody-made-it"}),
+    "GET /auth/services": person(Scope.READ),
+    "DELETE /auth/services/{service}": person(Scope.ADMIN),
     "GET /auth/me": person(Scope.READ),
     "PATCH /auth/me": person(Scope.ADMIN, {"name": "Another"}),
     "GET /auth/sessions": person(Scope.READ),
@@ -315,6 +321,11 @@ ANSWERS = {
     "GET /ca": 404,  # the server of the tests speaks plain HTTP
     "POST /auth/sign-out": 409,  # a key has no session
     "POST /auth/password": 409,  # nor a password
+    "POST /auth/password/lost": 409,  # without a mail server
+    "POST /auth/password/recover": 404,  # nobody made that code
+    "POST /auth/email/send": 409,  # without a mail server
+    "POST /auth/email/verify": 404,  # nobody made that code
+    "DELETE /auth/services/{service}": 404,  # none is set up
     f"DELETE {W}/members/{{member}}": 409,  # the last owner stays
     f"POST {W}/datasets/import": 422,  # not a URL to fetch from
     f"POST {W}/checkpoints/{{checkpoint}}/export": 422,  # not a place to write to

@@ -132,7 +132,7 @@ def populate(ctx):
            "imported": imported, "sweep": sweep, "media_id": medium, "bug": bug, "session": add_session(ctx, owner), "machine": "thing", "user": owner.user_id,
            "engine": "thing", "preflight": preflight, "lease": lease, "snapshot": snapshot,
            "swarm": swarm.swarm.id, "invitation": swarm.invitation.id, "peer": "peer_thing",
-           "invite": invite, "view": "thing", "note": str(note), "rule": rule, "page": "job"}  # fmt: skip
+           "invite": invite, "view": "thing", "note": str(note), "rule": rule, "page": "job", "service": "thing"}  # fmt: skip
     return Facts(ids, other.workspace_id, tokens)
 
 
@@ -279,10 +279,16 @@ def test_every_route_has_a_row_and_every_row_a_route(ctx):
 
 
 def test_every_path_parameter_is_either_foreign_or_knowingly_not():
-    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing, a `{page}` one of the console; to an admin,
+    """A new `{thing}` in a path must say what another tenant gets for it. A `{path}` is one within the thing, a `{page}` one of the console, a
+    `{service}` one of the server's; to an admin,
     every `{user}` of the server is theirs to manage; a view is saved in one's own workspace, whatever others call theirs."""
     for route, row in ROUTES.items():
-        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {"workspace", "path", "page"}
+        names = {name for _, name, _, _ in string.Formatter().parse(route) if name} - {
+            "workspace",
+            "path",
+            "page",
+            "service",
+        }
         if route == f"PUT {W}/run-views/{{view}}":
             names.remove("view")
         if row.who not in ("agent", "admin", "peer"):

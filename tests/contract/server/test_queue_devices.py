@@ -115,6 +115,35 @@ def test_a_preflight_runs_on_the_model_of_its_job_not_on_a_slice(world, engine):
     assert jobs.get(world.ctx, world.anna.access(), made.id).spec.gpu == "H100 80GB HBM3"
 
 
+def test_a_gang_that_may_mix_models_is_accepted_started_and_offered_where_it_would_help(world, engine):
+    h100s = tuple(Device(kind="cuda", index=n, uuid=f"H-{n}", model="NVIDIA H100 80GB HBM3") for n in range(4))
+    t4s = tuple(Device(kind="cuda", index=n, uuid=f"T-{n}", model="Tesla T4") for n in range(4))
+    engine.machines = [
+        Machine(name="gpu1", kind="cuda", slots=4, inventory=h100s),
+        Machine(name="gpu2", kind="cuda", slots=4, inventory=t4s),
+    ]
+    with pytest.raises(CanNeverRun) as refused:
+        world.submit("same", min_nodes=2, max_nodes=2, accels=4)
+    assert refused.value.hint == "--mixed-models allows nodes with different models of GPUs."
+    world.submit("mixed", min_nodes=2, max_nodes=2, accels=4, mixed_models=True)
+    world.scheduler.pass_once()
+    assert machines_of(world, "mixed") == {"gpu1", "gpu2"}
+    with pytest.raises(CanNeverRun) as refused:
+        world.submit("large", accels=9)
+    assert refused.value.hint == "shoal machine list", "no setting makes more GPUs"
+    world.submit("next", min_nodes=2, max_nodes=2, accels=2)
+    assert queue.change(world.ctx, world.anna.access(), "next", JobChange(mixed_models=True)).spec.mixed_models
+
+
+def test_any_gpu_is_asked_for_by_one_word_and_is_never_a_cpu(world, engine):
+    world.submit("gpu", device="gpu")
+    world.scheduler.pass_once()
+    assert machines_of(world, "gpu") == {"gpu1"}
+    engine.machines = engine.machines[:1]
+    with pytest.raises(CanNeverRun, match=r"^No machine with accelerators; the pool has: local \(cpu, 4 slots\)\.\n"):
+        world.submit("none", device="gpu")
+
+
 def test_why_speaks_of_the_kind_and_a_change_of_device_starts_the_job(world):
     world.submit("first", accels=8, priority=100)
     world.scheduler.pass_once()

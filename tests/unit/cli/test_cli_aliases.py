@@ -56,6 +56,28 @@ def test_an_option_of_another_program_gets_the_name_it_has_here(option, capsys):
     assert f"Did you mean {HABITS[option.replace('_', '-')]}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "nvidia"], 'Did you mean "cuda"?'),
+        (["--device", "AMD"], 'Did you mean "rocm"?'),
+        (["--device", "GPU"], 'Did you mean "gpu"?'),
+        (["--device", "cuda:0"], 'Did you mean "cuda"?'),
+        (["--gpu", "8"], "--accels 8 for 8 per node, with --device gpu; or --gpu H100:8"),
+        (["--accels", "0"], "--accels 0 is not possible; the smallest value is 1.\nhint: --accels 1\n"),
+        (["--nodes", "20000"], "--nodes 20000 is not possible; the largest value is 10000.\nhint: --nodes 10000\n"),
+        (["--grace", "2h"], "--grace 7200 is not possible; the largest value is 3600.\nhint: --grace 3600\n"),
+    ],
+)
+def test_wrong_sizes_and_kinds_of_slots_are_answered_with_what_is_possible(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("SHOAL_API_KEY", "none")
+    (tmp_path / "t.py").touch()
+    assert main(["training", "run", "x", *words, "--", "t.py"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_length_of_time_without_a_unit_is_refused(capsys):
     assert main(["training", "run", "x", "--time-limit", "5", "--", "t.py"]) == 2
     said = capsys.readouterr().err

@@ -31,10 +31,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_arguments_it_shows_three_first_commands(cli: Cli) -> None:
+def test_without_arguments_it_shows_four_first_commands(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
-    assert ran.out.count("\n  shoal ") == 3
+    assert ran.out.count("\n  shoal ") == 4
 
 
 def every_command(parent: object = app, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -258,3 +258,57 @@ def test_someone_signed_in_joins_by_a_link(stub: Stub, cli: Cli, home: Path) -> 
     ran = cli("workspace", "join", "shoali_x")
     assert ran.code == 0 and "member of 'vision'" in ran.err
     assert stub.asked[-1].json == {"code": "shoali_x"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_code_of_the_console_becomes_a_key(
+    cli: Cli, server: Stub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("shoals_code\n"))
+    ran = cli("login", "--url", server.url, "--browser")
+    assert ran.code == 0, ran.err
+    assert f"{server.url}/settings/terminal" in ran.err
+    assert {asked.headers.get("authorization") or asked.headers["Authorization"] for asked in server.asked} == {
+        "Bearer shoals_code"
+    }
+    assert json.loads((home / "client.json").read_text())["key"] == "the-new-key"
+
+
+def test_a_lost_password_is_set_with_the_code_of_a_mail(
+    cli: Cli, server: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.routes = {"POST /auth/password/lost": reply(204, b""), "POST /auth/password/recover": reply(204, b"")}
+    ran = cli("password", "--lost", "--url", server.url, "--email", "ada@example.org")
+    assert ran.code == 0 and "shoal password --code" in ran.err, ran.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("shoalr_code\na new password\n"))
+    ran = cli("password", "--code", "--stdin", "--url", server.url)
+    assert ran.code == 0, ran.err
+    assert [asked.json for asked in server.asked] == [
+        {"email": "ada@example.org"},
+        {"code": "shoalr_code", "new_password": "a new password"},
+    ]
+
+
+def test_sign_in_services_are_added_after_a_check_and_listed_without_secrets(
+    cli: Cli, stub: Stub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = dict.fromkeys(("authorization_endpoint", "token_endpoint", "jwks_uri"), f"{stub.url}/x")
+    issuer = stub.url.rstrip("/")
+    add = ("server", "oidc", "add", "company", "--client-id", "c", "--issuer", issuer, "--domain", "example.org")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("client-secret\n"))
+    ran = cli(*add, "--secret-stdin")
+    assert ran.code != 0, "the issuer does not describe itself"
+    assert not (home / "server/sign_in.toml").exists()
+    stub.routes["GET /.well-known/openid-configuration"] = reply(body={"issuer": issuer, **ends})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("client-secret\n"))
+    ran = cli(*add, "--secret-stdin")
+    assert ran.code == 0 and "/sign-in/callback/company" in ran.err, ran.err
+    assert stat.S_IMODE((home / "server/sign_in.toml").stat().st_mode) == 0o600
+    ran = cli("server", "oidc", "list", "--json")
+    assert json.loads(ran.out)[0]["domains"] == ["example.org"] and "client-secret" not in ran.out
+    assert cli("server", "oidc", "remove", "company", "--yes").code == 0
+    assert json.loads(cli("server", "oidc", "list", "--json").out) == []

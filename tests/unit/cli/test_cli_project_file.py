@@ -190,7 +190,7 @@ def test_the_file_is_not_read_for_code_from_elsewhere(spec_of: Any, cli: Cli, wh
         ("memory: 16", "memory: '16' is not a size"),
         ("nodes: 4:1", "nodes: '4:1' is not a range of nodes"),
         ("gpu: 'H100:x'", "gpu: 'H100:x' is not a model of a GPU"),
-        ("device: tpu", "device: Input should be 'auto', 'any', 'cpu', 'cuda', 'rocm' or 'xpu'"),
+        ("device: tpu", "device: Input should be 'auto', 'any', 'gpu', 'cpu', 'cuda', 'rocm' or 'xpu'"),
         ("name: a b", "name: 'a b' is not a usable name"),
         ("run: ''", "run: no script is given"),
         ("args: 'a \"'", "args: No closing quotation"),

@@ -12,7 +12,7 @@ from shoal.cli.shared.errors import report
 from shoal.core import system
 
 _IMPORT_ALL = """
-import importlib, json, os, pkgutil, sys
+import importlib, json, os, pkgutil, signal, sys
 POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -20,12 +20,14 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 for name in POSIX:
     sys.modules.pop(name, None)
-for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY", "O_NONBLOCK", "getuid", "geteuid", "fork", "sched_getaffinity"):
+for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY", "O_NONBLOCK", "getuid", "geteuid", "fork", "sched_getaffinity", "killpg", "setsid"):
     delattr(os, name)
+for name in ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGCHLD"):
+    delattr(signal, name)
 sys.meta_path.insert(0, Missing())
 import shoal
 failed, done = [], 0
-for package in ("core", "client", "store", "check", "notebooks", "data", "sdk", "cli", "tune"):
+for package in ("core", "client", "store", "check", "notebooks", "data", "sdk", "cli", "tune", "api"):
     root = importlib.import_module(f"shoal.{package}")
     for found in pkgutil.walk_packages(root.__path__, f"shoal.{package}."):
         if found.name.endswith("__main__"):

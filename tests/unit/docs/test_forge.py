@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shoal import __version__
+
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
@@ -63,3 +65,8 @@ def test_the_image_and_the_manifests_start_a_server_with_options_that_exist():
 def test_the_first_screen_of_the_readme_fits_45_lines():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert lines.index("## Next steps") <= 45
+
+
+def test_the_version_has_release_notes_of_highlights():
+    notes = (ROOT / "docs" / "releases" / f"{__version__}.md").read_text().splitlines()
+    assert notes[0] == f"# Shoal {__version__}" and 10 <= len(notes) <= 60, "highlights, not an inventory"

@@ -35,6 +35,18 @@ def test_a_mesh_combines_ddp_with_one_other() -> None:
     assert read_plan("pipeline", {"ddp": 2, "pipeline": 2}, 4) == Plan(replicas=2, stages=2, num_microbatches=2)
 
 
+def test_shards_and_parts_of_sequences_and_matrices_combine() -> None:
+    plan = read_plan("auto", {"ddp": 2, "fsdp": 2, "cp": 3, "tp": 4}, 48)
+    assert plan == Plan(replicas=2, shards=2, sequence=3, tensor=4)
+    assert plan.together == 12
+    assert read_plan("auto", {"tp": 2}, 2) == Plan(tensor=2)
+    assert not read_plan("auto", {"cp": 2}, 2).is_plain
+
+
+def test_pp_is_another_name_of_the_pipeline() -> None:
+    assert read_plan("auto", {"ddp": 2, "pp": 2}, 4) == read_plan("auto", {"ddp": 2, "pipeline": 2}, 4)
+
+
 def test_the_number_of_micro_batches_can_be_set_without_naming_sizes() -> None:
     assert read_plan("pipeline", {"num_microbatches": 8}, 2) == Plan(stages=2, num_microbatches=8)
 
@@ -46,6 +58,10 @@ def test_the_number_of_micro_batches_can_be_set_without_naming_sizes() -> None:
         ("auto", {"ddp": 2, "fsdp": 2}, 2),
         ("auto", {"ddp": 2, "tensor": 2}, 4),
         ("auto", {"fsdp": 2, "pipeline": 2}, 4),
+        ("auto", {"tp": 2, "pipeline": 2}, 4),
+        ("auto", {"cp": 2, "pp": 2}, 4),
+        ("auto", {"pp": 2, "pipeline": 2}, 4),
+        ("auto", {"ep": 2}, 2),
         ("auto", {"ddp": 0}, 2),
         ("auto", {"ddp": True}, 2),
         ("fsdp", {"ddp": 2, "pipeline": 2}, 4),

@@ -8,6 +8,7 @@ from test_attempts import World
 from shoal.core.artifacts import Chunk, FileEntry, Manifest
 from shoal.core.checkpoints import CheckpointCommit
 from shoal.core.errors import InvalidSpec, NotFound
+from shoal.core.jobs import JobSpec
 from shoal.core.states import JobState, NodeState
 from shoal.server.artifacts import checkpoints, chunks
 from shoal.server.jobs import agents
@@ -16,6 +17,7 @@ from shoal.server.queue import service as queue
 from shoal.server.web.job import history
 from shoal.store.hashing import chunk_hash
 from shoal.store.wire import encode_frames
+from shoal.testing.server import add_source
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_mistakes_are_found_when_it_is_submitted(world):
     assert "training resume j1" in caught.value.hint
     with pytest.raises(InvalidSpec, match="twice"):
         world.submit(after=["j1:ended", f"{failed}:ended"])
-    with pytest.raises(ValueError, match="NAME:ended"):
+    with pytest.raises(ValueError, match="JOB:ended"):
         world.submit(after=["j1:failed"])
 
 
@@ -149,3 +151,32 @@ def test_the_newest_checkpoint_of_each_job_before_it_is_its_input(world):
     agents.chunk(world.ctx, world.who(started, 0), chunk_hash(b"new"))
     [event] = [e for e in world.view(last).events if e.kind == "inputs"]
     assert f"{newest} at /input/j0" in event.message
+
+
+def test_a_job_that_has_done_the_same_is_reused_and_nothing_else_is(world):
+    def same(name="again", **wishes):
+        spec = JobSpec(name=name, entry=["train.py"], source_id=world.source, **wishes)
+        return jobs.submit(world.ctx, world.person.access(), spec, reuse_same=True).name
+
+    world.submit()
+    end(world, world.view("j0").id)
+    step = world.submit(after=["j0"], env={"A": "1"})
+    assert same("j0", priority=3) == "j0", "its name and priority do not change what it did"
+    assert same("not-yet", after=["j0"], env={"A": "1"}) == "not-yet", "the other has not succeeded yet"
+    world.stop(world.view("not-yet").id)
+    end(world, step)
+    assert same(after=["j0"], env={"A": "1"}) == "j1"
+    assert same("other-env", env={"A": "2"}) == "other-env"
+    world.source = add_source(world.ctx, world.person, b"print('changed')\n")
+    assert same("other-code") == "other-code"
+
+
+def test_the_name_below_input_may_be_another(world):
+    world.submit()
+    last = world.submit(after=["data=j0"])
+    attempt = world.run(world.view("j0").id)
+    save(world, attempt, "one", "x")
+    world.beat(attempt, 0, state=NodeState.EXITED, exit_code=0)
+    world.scheduler.pass_once()
+    assert [mount.path for mount in world.join(world.attempt(last), 0).mounts] == ["/input/data"]
+    assert "--after data=j0" in history.rerun_command(world.view(last))

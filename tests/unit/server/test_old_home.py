@@ -39,7 +39,11 @@ def test_an_old_directory_is_upgraded_and_put_back_without_losing_a_row(layout):
     before = rows_of(layout.database)
     assert snapshot.version_of(layout.database) == "0015" and not snapshot.integrity_problems(layout.database)
     revoked, ledger = revocations.of_database(layout.database), snapshot.ledger_head(layout.database)
+    settings = layout.settings_file.read_text()
+    assert "lease_s" in settings, "the name of before"
     found = upgrades.upgrade_now(layout)
+    ServerSettings.load(layout).save(layout)  # as `server start --slots 4` does
+    assert "lease_s" not in layout.settings_file.read_text()
     assert (found.before, found.after) == ("0015", HEAD)
     after = rows_of(layout.database)
     kept = ("jobs", "attempts", "nodes", "events", "datasets", "secrets", "api_keys", "ledger", "sweeps", "trials")
@@ -49,6 +53,7 @@ def test_an_old_directory_is_upgraded_and_put_back_without_losing_a_row(layout):
     assert revocations.of_database(layout.database) == revoked != []
 
     upgrades.downgrade(layout)
+    assert layout.settings_file.read_text() == settings
     back = rows_of(layout.database)
     assert {name for name in before if before[name] != back[name]} <= {"sessions"}, "more was changed"
 
@@ -63,3 +68,12 @@ def test_what_it_holds_is_readable_after_the_upgrade(layout):
         context.db.close()
     assert ("past", "succeeded") in [tuple(row) for row in rows["jobs"]]
     assert [tuple(row) for row in rows["secrets"]] == [("token",)]
+
+
+def test_options_of_the_first_start_after_an_upgrade_do_not_take_the_old_settings_away(layout):
+    settings = layout.settings_file.read_text()
+    upgrades.copy_settings(layout)  # what the server does before it saves options given at its start
+    ServerSettings.load(layout, slots=3).save(layout)
+    open_context(layout, ServerSettings.load(layout)).db.close()
+    upgrades.downgrade(layout)
+    assert layout.settings_file.read_text() == settings

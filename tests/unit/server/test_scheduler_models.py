@@ -176,6 +176,36 @@ def test_a_box_with_two_models_is_two_machines_for_the_decision():
     assert {m.name for m in away(MIXED, "lost")} == {"box (A100)", "box (Tesla T4)"}
 
 
+def test_a_gang_that_may_mix_models_does_so_only_if_there_are_not_enough_of_one():
+    a100 = machine(4, name="a", kind="cuda", model="A100", memory=40 * GB)
+    pool, wide = [a100, BIG, CPU], job("g", nodes=6, accels=2)
+    mixed = replace(wide, mixed_models=True)
+    (gang,) = dict(decide(seen(pool, [mixed])).starts).values()
+    assert sorted((node.machine, len(node.slots)) for node in gang) == [("a", 2)] * 2 + [("big", 2)] * 4
+    assert placed(decide(seen(pool, [replace(mixed, min_nodes=2, max_nodes=2)]))) == {"g": {"a"}}
+    (gang,) = dict(decide(seen(pool, [replace(mixed, min_nodes=1)])).starts).values()
+    assert len(gang) == 6
+    assert decide(seen(pool, [wide])).starts == []
+    assert explain(seen(pool, [replace(wide, max_nodes=6)]), "g").change.fields == {"min_nodes": 4}
+    assert decide(seen(pool, [replace(mixed, min_nodes=8, max_nodes=8)])).starts == [], "never with CPUs"
+    assert largest_possible(pool, mixed) == (6, 2) and largest_possible(pool, wide) == (4, 2)
+
+
+def test_a_gang_that_may_mix_models_waits_for_slots_of_both_and_has_them_reserved():
+    pool = [machine(4, (0, 1), name="a", kind="cuda", model="A100"), machine(4, name="h", kind="cuda", model="H100")]
+    queue = [job("wide", nodes=4, accels=2, mixed_models=True), job("later", accels=4, at=1.0)]
+    decision = decide(seen(pool, queue, [running("r", {"a": 2}, ends=100.0)]))
+    assert decision.starts == [] and decision.waiting["wide"].startswith("next in line")
+    (reserved,) = decision.reserved
+    assert (reserved.starts_in_s, reserved.nodes) == (100.0, {"a": 2, "h": 2})
+
+
+@pytest.mark.parametrize(("kinds", "where"), [(["cpu", "cuda"], {"a": {"m1"}}), (["cpu"], {}), (["cpu", "rocm"], {"a": {"m1"}})])  # fmt: skip
+def test_a_job_for_any_gpu_never_gets_a_cpu(kinds, where):
+    pool = [machine(2, name=f"m{i}", kind=kind) for i, kind in enumerate(kinds)]
+    assert placed(decide(seen(pool, [job("a", device="gpu")]))) == where
+
+
 def test_broken_devices_are_not_given_and_a_plain_job_does_not_fall_back_to_the_cpu():
     whole = Machine(name="box", kind="cuda", slots=2, inventory=gpus("Tesla T4", "Tesla T4", broken=(1,)))
     parts = split_machines([Machine(name="local", kind="cpu", slots=4), whole], {})
@@ -205,13 +235,14 @@ wishes = st.lists(
         st.integers(1, 3),
         st.integers(0, 1),
         st.integers(1, 3),
-        st.sampled_from(["auto", "any", "cpu", "cuda"]),
+        st.sampled_from(["auto", "any", "gpu", "cpu", "cuda"]),
         st.sampled_from(["", "", "H100", "T4", "A100", "MIG"]),
         st.sampled_from([0, 0, 30 * GB]),
         st.frozensets(st.sampled_from(["rack=a", "rack=b"]), max_size=1),
         st.sampled_from([None, 50.0]),
         st.frozensets(st.sampled_from(["m0", "m1"]), max_size=1),
         st.frozensets(st.tuples(st.sampled_from(["m0", "m1", "m2"]), st.integers(0, 3)), max_size=4),
+        st.booleans(),
     ),
     max_size=8,
 )
@@ -250,9 +281,9 @@ def build(found):
 
 def queue_of(found):
     return [
-        job(f"j{i}", nodes=lo, max_nodes=lo + more, accels=a, at=i, device=d, gpu=g, gpu_memory=m, labels=la, limit_s=li, exclude=ex,
+        job(f"j{i}", nodes=lo, max_nodes=lo + more, accels=a, at=i, device=d, gpu=g, gpu_memory=m, labels=la, limit_s=li, exclude=ex, mixed_models=mixed,
             avoided=Avoided(failed, 0.0, never=failed) if failed else None)
-        for i, (lo, more, a, d, g, m, la, li, ex, failed) in enumerate(found)
+        for i, (lo, more, a, d, g, m, la, li, ex, failed, mixed) in enumerate(found)
         if not (d == "cpu" and (g or m))
     ]  # fmt: skip
 
@@ -284,10 +315,12 @@ def test_no_gang_mixes_models_and_no_drained_broken_used_or_failed_device_is_giv
             assert not any(device.problem for device in devices)
             assert box.kind == "cpu" or not failed.get(job_id, set()) & {(box.name, slot) for slot in node.slots}
             assert not any(is_slice(d.model) for d in devices) or wish.max_nodes == wish.accels == 1
-            kinds.add((box.kind, *{device.model for device in devices}))
+            models = {device.model for device in devices}
+            assert len(models) <= 1, "the slots of a node are of one model"
+            kinds.add((box.kind, *(() if wish.mixed_models else models)))
             assert wish.labels <= {f"{k}={v}" for k, v in box.labels.items()}
             assert box.name not in wish.exclude
-            assert wish.device in ("auto", "any", box.kind)
+            assert wish.device in ("auto", "any", box.kind) or (wish.device == "gpu" and devices)
             if wish.gpu or wish.gpu_memory:
                 assert devices
             assert all(is_model(d.model, wish.gpu) for d in devices if wish.gpu)

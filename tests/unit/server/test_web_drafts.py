@@ -52,8 +52,8 @@ def test_the_command_holds_every_setting_and_reads_back_to_the_same_job(ctx, ann
     spec = full_spec("src_x")
     command = training_command(spec, workspace="team", source={"kind": "archive", "path": "my code.zip"})
     assert command == (
-        "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --nodes 2:3 --gpu H100 "
-        "--checkpoint ckpt_x --grow --accels 2 --device any --max-restarts 0 --priority -5 --time-limit 90m --stall-timeout never --on-stall fail --expected 2h --batch night "
+        "shoal training run full --workspace team --zip 'my code.zip' --dataset more --dataset words@1 --mount s3://bucket/images:/images --mount s3://bucket/words:/words:ro --nodes 2:3 --gpu H100 "
+        "--checkpoint ckpt_x --grow --accels 2 --device any --mixed-models --max-restarts 0 --priority -5 --time-limit 90m --stall-timeout never --on-stall fail --expected 2h --batch night --after prepare:ended "
         "--exclude two --prefer one --keep-last 2 --keep-best -acc --budget 8h --launcher torchrun --allow-cpu --memory 16G --cpus 2.5 --disk 100G --shm 8GiB --grace 5m --one-device-per-worker --allow-torch-change --gpu-memory 80G --label rack=a --engine-option partition=long --engine-option qos=high "
         "--env 'A=b c' --secret TOKEN=thing -- train.py --lr 3e-4 '--name=a b' pos --fp16"
     )

@@ -111,7 +111,7 @@ def test_a_lease_that_runs_counts_down_and_opens_in_vs_code(ctx, browser, rented
     monkeypatch.setattr(ctx.gateway, "is_connected", lambda lease: True)
     page = browser.get(LEASES).text
     assert re.search(r'data-ends="[0-9T:-]+Z"', page)
-    assert re.search(r'href="vscode://vscode-remote/ssh-remote\+box-[a-z0-9]+@[a-z.]+:2222/"', page), page
+    assert re.search(r'href="vscode://vscode-remote/ssh-remote\+box-[a-z0-9]+@[a-z0-9.]+:2222/"', page), page
 
 
 def test_a_bad_key_is_refused_and_nothing_is_rented(ctx, browser, anna, gateway):

@@ -10,8 +10,9 @@ from shoal.core.jobs import JobSpec
 from shoal.core.people import SecretSet
 from shoal.engines.base import Machine
 from shoal.server.artifacts import checkpoints, datasets
+from shoal.server.jobs import service as jobs
 from shoal.server.people import secrets
-from shoal.testing.server import IdleEngine
+from shoal.testing.server import IdleEngine, add_source
 
 HTMX = {"HX-Request": "true"}
 NEW = "/w/default/jobs/new"
@@ -39,6 +40,7 @@ def full_spec(source_id, checkpoint="ckpt_x"):
         exclude=["two"], prefer=["one"], keep_last=2, keep_best="-acc", launcher="torchrun", device="any", gpu="H100", gpu_memory_gb=80.0, labels={"rack": "a"},
         allow_cpu=True, allow_torch_change=True, memory="16G", cpus=2.5, disk="100G", shm="8GiB",
         grace_s=300, one_device_per_worker=True, engine_options={"partition": "long", "qos": "high"},
+        mounts=["s3://bucket/images:/images", "s3://bucket/words:/words:ro"], after=["prepare:ended"], mixed_models=True,
     )  # fmt: skip
 
 
@@ -49,6 +51,7 @@ def fill(ctx, anna):
         begun = datasets.begin(ctx, anna.access(), DatasetBegin(name=name))
         datasets.commit(ctx, anna.access(), begun.id, Manifest(files=[]))
     secrets.set_secret(ctx, anna.access(), SecretSet(name="thing", value="v"))
+    jobs.submit(ctx, anna.access(), JobSpec(name="prepare", entry=["train.py"], source_id=add_source(ctx, anna)))
     return checkpoints.push(ctx, anna.access(), CheckpointPush(name="c", manifest=Manifest(files=[]))).checkpoint.id
 
 

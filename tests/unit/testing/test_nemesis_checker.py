@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal.testing.nemesis.checker import check
+from shoal.testing.nemesis.faults import KINDS
 from shoal.testing.nemesis.observe import wait_for_standstill
-from shoal.testing.nemesis.report import as_markdown, table
+from shoal.testing.nemesis.report import FAULTS, TESTS, as_markdown, table
 
 JOB = "job_1"
 STEPS = 4
@@ -186,3 +189,27 @@ def test_a_slow_end_is_waited_for_and_a_standstill_is_reported():
     assert stuck == [] and shrinking == []
     took, stuck = wait_for_standstill(lambda: {"job-3": "queued"}, 0.05, every_s=0.005)
     assert stuck == ["job-3"] and took >= 0.05
+
+
+def test_every_fault_in_the_table_has_a_test_or_can_be_injected_and_each_test_exists():
+    root = Path(__file__).resolve().parents[3]
+    run = re.findall(r"^  (tests/\S+)", (root / "scripts" / "soak").read_text(), re.MULTILINE)
+    files = [
+        file for one in run for file in ((root / one).rglob("test_*.py") if (root / one).is_dir() else [root / one])
+    ]
+    known = "\n".join(
+        f"{'.'.join(file.relative_to(root).with_suffix('').parts)}::{line}"
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "def test_" in line
+    )
+    for id, parts in TESTS.items():
+        for part in parts:
+            assert part.partition("[")[0] in known, f"{id}: there is no test {part}"
+    assert {*TESTS, *(kind.partition("-")[0] for kind in KINDS), "F28"} == set(FAULTS)
+
+
+def test_the_documentation_has_the_table_with_every_fault():
+    page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "reliability.md"
+    rows = re.findall(r"^\| (F\d+) \| (.+?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(rows) == FAULTS

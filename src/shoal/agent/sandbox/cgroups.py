@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from shoal.agent.sandbox import device_wall
+
+logger = logging.getLogger(__name__)
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _WANTED = ("memory", "pids", "cpu")
@@ -35,7 +40,10 @@ class Group:
     def __init__(self, name: str, root: Path = ROOT):
         self._root = root
         self.is_v2 = (root / "cgroup.controllers").exists()
-        self.folders = [root / "shoal" / name] if self.is_v2 else _v1_folders(root, name)
+        self.folders = [root / "shoal" / name] if self.is_v2 else _v1_folders(root, name, _WANTED)
+        self._devices = self.folders[0] if self.is_v2 else _v1_folders(root, name, ["devices"])[0]
+        if not self.is_v2 and self._devices.is_dir():  # made by an agent before this one
+            self.folders.append(self._devices)
 
     def open(self, limits: Limits) -> None:
         """Create the cgroup with these limits; raise OSError if this machine does not allow it."""
@@ -47,6 +55,22 @@ class Group:
             folder.mkdir(parents=True, exist_ok=True)
         for name, value in _values(limits, is_v2=self.is_v2):
             self._set(name, value)
+
+    def limit_devices(self, files: Iterable[str]) -> bool:
+        """Let the processes open only the usual device files and these; return False if this machine does not allow that."""
+        allowed = device_wall.rules(files)
+        try:
+            if self.is_v2:
+                device_wall.limit_v2(self._devices, allowed)
+                return True
+            self._devices.mkdir(parents=True, exist_ok=True)
+            if self._devices not in self.folders:
+                self.folders.append(self._devices)
+            device_wall.limit_v1(self._devices, allowed)
+        except OSError as error:
+            logger.info("device files are not limited by the cgroup: %s", error.strerror or error)
+            return False
+        return True
 
     @property
     def entries(self) -> list[str]:
@@ -139,14 +163,14 @@ def _values(limits: Limits, *, is_v2: bool) -> list[tuple[str, str]]:
     return values
 
 
-def _v1_folders(root: Path, name: str) -> list[Path]:
+def _v1_folders(root: Path, name: str, controllers: Iterable[str]) -> list[Path]:
     """Return the folders below our own cgroups, so that our own limits still apply."""
     ours = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
+        _, mounted, path = line.split(":", 2)
+        for controller in mounted.split(","):
             ours[controller] = path.strip("/")
-    return [_plain(root / which, ours.get(which, "")) / "shoal" / name for which in _WANTED]
+    return [_plain(root / which, ours.get(which, "")) / "shoal" / name for which in controllers]
 
 
 def _plain(mount: Path, path: str) -> Path:

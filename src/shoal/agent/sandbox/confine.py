@@ -204,6 +204,7 @@ class Confinement:
         try:
             group.open(Limits(memory, self._limits.pids, self._limits.cpus or float(os.cpu_count() or 1)))
             self._group = group
+            group.limit_devices(self._limits.devices)
         except OSError as error:
             group.close()
             self.missing.append(f"no limits of memory and processes ({error.strerror or error})")

@@ -259,6 +259,7 @@ class Wall:
         try:
             group.open(Limits(memory, self.pids, limits.get("cpus", 0) / 100, share))
             self.group = group
+            group.limit_devices(devices_of(self._launch))
         except OSError as error:
             group.close()
             self.missing.append(f"no limits of memory and processes ({error.strerror or error})")

@@ -101,7 +101,9 @@ def devices(
         Column("SLOT", lambda d: d["slot"], is_right=True),
         Column("DEVICE", lambda d: d["label"], rank=1),
         Column("MODEL", lambda d: d["model"]),
-        Column("MEMORY", lambda d: size(d["memory"]) if d["memory"] else "shared", is_right=True),
+        Column(
+            "MEMORY", lambda d: size(d["memory"]) if d["memory"] else "shared" if d["model"] else None, is_right=True
+        ),
         Column("FREE", lambda d: "yes" if d["is_free"] else "no"),
         Column("USE", lambda d: _measured(d["util"], "%"), is_right=True),
         Column(

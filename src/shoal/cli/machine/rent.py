@@ -60,7 +60,7 @@ def rent(
     accels
         Number of slots (default 1).
     device
-        Kind of slots: cpu, cuda, rocm, xpu, or any (whichever is free).
+        Kind of slots: cpu, gpu (an accelerator of any kind), cuda, rocm, xpu, or any (whichever is free).
         Default auto: accelerators if the pool has any, else CPUs.
     gpu
         Model of the GPUs: H100, or H100:2 for two.

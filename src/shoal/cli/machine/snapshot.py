@@ -130,7 +130,7 @@ def restore(
     accels
         Number of slots (default 1).
     device
-        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `machine rent`).
+        Kind of slots: auto, any, gpu, cpu, cuda, rocm or xpu (see `machine rent`).
     time
         Duration of the lease, at most seven days (default 8h).
     ssh_key

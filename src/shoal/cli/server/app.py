@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
-from shoal.cli.server import backup
+from shoal.cli.server import backup, oidc
+from shoal.cli.server.install import install
 from shoal.cli.server.share import share
 from shoal.cli.shared.output import out
 from shoal.core.errors import NotFound, Unreachable, UsageError
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 app = App(name="server")
 app.command(backup.app)
+app.command(oidc.app)
 for command in (backup.restore, backup.check, backup.doctor, backup.upgrade, backup.downgrade):
     app.command(command)
 app.command(share)
+app.command(install)
 Slots = int | Literal["auto"]
 
 

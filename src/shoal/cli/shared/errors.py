@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
@@ -28,6 +29,8 @@ HABITS = {
     "--workdir": "--dir",
 }
 """Options of other programs → ours, for the suggestion after an unknown option."""
+KINDS_OF_SLOTS = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "gpus": "gpu", "accelerator": "gpu"}
+"""Names that people use for kinds of slots → values of `--device`."""
 _POSIX = frozenset({"fcntl", "resource", "pwd", "grp", "termios"})
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -94,7 +97,7 @@ def _as_ours(error: Exception) -> ShoalError | None:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         text = str(first["msg"]).removeprefix("Value error, ")
-        return UsageError(f"{field}: {text}." if field else f"{text}.")
+        return _out_of_bounds(first) or UsageError(f"{field}: {text}." if field else f"{text}.")
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return UsageError(f"{error.filename}: {error.strerror}.")
     if isinstance(error, ModuleNotFoundError) and error.name in _POSIX:
@@ -107,17 +110,43 @@ def _as_ours(error: Exception) -> ShoalError | None:
     return None
 
 
+def _out_of_bounds(error: Any) -> UsageError | None:
+    """Return the error for a number outside the bounds of a field, which names the option and the nearest allowed value."""
+    bounds = [limit for name, limit in (error.get("ctx") or {}).items() if name in ("ge", "le")]
+    if len(error["loc"]) != 1 or len(bounds) != 1:
+        return None
+    name = str(error["loc"][0]).removesuffix("_s")
+    option = "--" + {"min_nodes": "nodes", "max_nodes": "nodes"}.get(name, name).replace("_", "-")
+    side = "smallest" if "ge" in error["ctx"] else "largest"
+    return UsageError(
+        f"{option} {error['input']} is not possible; the {side} value is {bounds[0]}.", hint=f"{option} {bounds[0]}"
+    )
+
+
 def _usage(error: CycloptsError) -> tuple[str, str]:
     """Return the message for a wrong command line, and the hint: the help page to read."""
     words = [word for word in error.command_chain or () if not word.startswith("-")]
     help_page = " ".join([out.prog, *words, "--help"])
     if not isinstance(error, UnknownOptionError):
-        return str(error).strip(), help_page
+        return str(error).strip() + _meant(error), help_page
     option = (error.token.keyword or error.token.value).partition("=")[0]
     known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
     if words[-1:] == ["run"]:
         help_page = f"Script arguments go after `--`. The options of `run`: {help_page}"
     return f"Unknown option {option}.{_near(option, known)}", help_page
+
+
+def _meant(error: CycloptsError) -> str:
+    """Return which kind of slots is meant by another name given to `--device`."""
+    token = getattr(error, "token", None)
+    if token is None or token.keyword != "--device":
+        return ""
+    given = token.value.lower().partition(":")[0]
+    found = KINDS_OF_SLOTS.get(given) or (
+        given if given in ("gpu", "cpu", "cuda", "rocm", "xpu", "any", "auto") else ""
+    )
+    said = f' Did you mean "{found}"?'
+    return said if found and said not in str(error) else ""
 
 
 def _near(option: str, known: list[str]) -> str:

@@ -134,12 +134,14 @@ class JobFlags(CodeFlags):
     accels
         Slots per node, one worker on each (default 1).
     device
-        Kind of slots: cpu, cuda, rocm, xpu, or any (whichever is free).
+        Kind of slots: cpu, gpu (an accelerator of any kind), cuda, rocm, xpu, or any (whichever is free).
         Default auto: accelerators if the pool has any that fit the job, else CPUs.
     gpu
         Model of the GPUs: H100, or H100:8 for 8 per node. All slots of a job are of one model.
     gpu_memory
         Memory that each GPU must have at least (40G).
+    mixed_models
+        Allow nodes with different models of GPUs if there are not enough of one model; never different kinds.
     label
         Label that the machines must have, as KEY=VALUE (repeatable).
     max_restarts
@@ -196,6 +198,7 @@ class JobFlags(CodeFlags):
     device: Annotated[DeviceName, Parameter(group=SIZE)] = "auto"
     gpu: Annotated[str | None, Parameter(group=SIZE)] = None
     gpu_memory: Annotated[str | None, Parameter(group=SIZE)] = None
+    mixed_models: Annotated[bool, Parameter(group=SIZE)] = False
     label: Annotated[list[str] | None, many("--label", group=SIZE)] = None
     max_restarts: Annotated[int, Parameter(group=SIZE)] = 3
     priority: Annotated[int, Parameter(group=SIZE, allow_leading_hyphen=True)] = 0
@@ -232,6 +235,7 @@ class JobFlags(CodeFlags):
             "max_nodes": high,
             "grow": self.grow,
             **device_requirements(self.accels, self.device, self.gpu, self.gpu_memory, self.label),
+            "mixed_models": self.mixed_models,
             "env": self.variables(),
             "secrets": parse_pairs(self.secret, "--secret", "NAME=SECRET"),
             "max_restarts": self.max_restarts,

@@ -25,7 +25,7 @@ __all__ = [
     "parse_since",
 ]
 
-DeviceName = Literal["auto", "any", "cpu", "cuda", "rocm", "xpu"]
+DeviceName = Literal["auto", "any", "gpu", "cpu", "cuda", "rocm", "xpu"]
 """Copy of `core.jobs.Device`, whose module takes too long to import for a command line."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -125,5 +125,6 @@ def device_words(spec: DeviceRequirements) -> str:
     words = [] if device == "auto" else [f"device {device}"]
     words += [f"GPU {spec.gpu}"] if spec.gpu else []
     words += [f"{spec.gpu_memory_gb:g} GB or more per GPU"] if spec.gpu_memory_gb else []
+    words += ["models may differ"] if getattr(spec, "mixed_models", False) else []
     words += [f"{key}={value}" for key, value in spec.labels.items()]
     return "".join(f", {word}" for word in words)

@@ -36,6 +36,7 @@ def from_project(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     by_key = {name.lstrip("-"): argument for argument in arguments for name in argument.names if name[0] == "-"}
     session.numbers_name = False
     profile, path = _typed(by_key.get("profile")), _path(by_key)
+    step = _typed(by_key.get("step"))
     if path is None or not path.is_file():
         _refuse_profile(profile, path)
         _make_up_name(arguments, has_script=any(_typed(by_key.get(option)) for option in ("file", "notebook")))
@@ -46,13 +47,14 @@ def from_project(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     check_profile(file, profile, path)
     option_of = {key: OPTION_OF.get(key, key).replace("_", "-") for key in type(file).model_fields}
     typed = {key: value for key, option in option_of.items() if (value := _typed_value(key, by_key.get(option)))}
-    options = overlay(file.options(profile), typed)
+    options = overlay(file.options(profile, step), typed)
     _fill_words(arguments, by_key, options, path)
     for key, value in options.items():
         argument = by_key.get(option_of[key])
         if argument is not None and key not in _NOT_OPTIONS and (key not in typed or key in _PAIRS):
             _fill(argument, f"--{option_of[key]}", _texts(value, without=typed.get(key)), path)
-    out.dim(f"Using {path}{f', profile {profile}' if profile else ''}.")
+    if step is None:
+        out.dim(f"Using {path}{f', profile {profile}' if profile else ''}.")
 
 
 def read_project(path: Path) -> ProjectFile:

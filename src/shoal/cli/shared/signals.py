@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))  # Windows has no SIGHUP
 """Signals of `kill` and of a terminal that is closed."""
 
 

@@ -20,6 +20,7 @@ from shoal.cli.training.checkpoints import checkpoints, fetch, resume
 from shoal.cli.training.diff import diff
 from shoal.cli.training.drill import drill
 from shoal.cli.training.metrics import metrics, samples
+from shoal.cli.training.pipeline import pipeline
 from shoal.cli.training.query import query, views
 from shoal.cli.training.quote import quote
 from shoal.cli.training.run import run
@@ -40,6 +41,7 @@ app.command(
 )
 app.command(quote, config=from_project, usage=f"Usage: {out.prog} training quote [OPTIONS] -- SCRIPT [ARGS...]")
 for command in (
+    pipeline,
     checkpoints,
     fetch,
     resume,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -31,6 +31,7 @@ def run(
     profile: Annotated[str | None, Parameter(group=CODE)] = None,
     print_spec: bool = False,
     replace: bool = False,
+    reuse: bool = False,
     quote: bool = False,
     no_check: bool = False,
     no_preflight: bool = False,
@@ -78,13 +79,15 @@ def run(
         Name of a batch. Among jobs of the same batch, the one with the longest --expected starts first.
     after
         Start only after this job has succeeded, or ended in any way: JOB or JOB:ended (repeatable).
-        Its newest checkpoint is at /input/JOB. If it fails, the new job is stopped. No preflight is run.
+        Its newest checkpoint is at /input/JOB, or with NAME=JOB at /input/NAME. If it fails, the new job is stopped. No preflight is run.
     profile
         Profile of the folder's shoal.yaml to use.
     print_spec
         Print the job's spec as JSON; send nothing.
     replace
         Delete the finished job of that name first.
+    reuse
+        Submit nothing if a job with the same code, inputs and options has succeeded.
     quote
         Show an estimate of time and cost first, based on similar jobs.
     no_check
@@ -131,7 +134,10 @@ def run(
             before_submit(client, spec, skip=no_preflight or bool(spec.after)) as found,
             submitting(f"training inspect {name}"),
         ):
-            job = create_job(client, spec, preflight=found, replace=replace, say=out.info)
+            job = create_job(client, spec, preflight=found, replace=replace, reuse=reuse, say=out.info)
+        if reuse and job.status.is_terminal:
+            out.show(job, lambda: _print_reused(job))
+            return 0
         if not follow:
             out.show(job, lambda: _print_submitted(job))
             return 0
@@ -163,6 +169,11 @@ def _print_submitted(job: JobView) -> None:
     out.dim(f"  {out.prog} training inspect {job.name}")
 
 
+def _print_reused(job: JobView) -> None:
+    out.line(job.id)
+    out.info(f"Nothing to do: job '{job.name}' has succeeded with the same code, inputs and options.")
+
+
 def _resources_text(job: JobView) -> str:
     spec = job.spec
     nodes = (
@@ -171,3 +182,32 @@ def _resources_text(job: JobView) -> str:
         else f"{spec.min_nodes} to {spec.max_nodes} nodes"
     )
     return f"{nodes} × {plural(spec.accels, 'accel')}{device_words(spec)}"
+
+
+def send(
+    name: str,
+    /,
+    *entry: str,
+    flags: JobFlags | None = None,
+    batch: str | None = None,
+    after: Annotated[list[str] | None, many("--after", group=SIZE)] = None,
+    step: str | None = None,
+    profile: str | None = None,
+    reuse: bool = False,
+) -> Any:
+    """Submit a job as `run` does, without a preflight; return it, or with `reuse` one that has done the same."""
+    from shoal.cli.shared.findings import warn_on_submit
+
+    flags = flags or JobFlags()
+    choice = flags.choice()
+    spec = check_job(name, entry, flags.wanted() | {"batch": batch, "after": after or []}, choice)
+    with connect() as client:
+        spec.name = free_name(client, name)
+        look = partial(warn_on_submit, spec, lasting=True)
+        spec.source_id, spec.entry = send_source(client, choice, entry, look=look)
+        job = create_job(client, spec, reuse=reuse, say=out.info)
+    if job.status.is_terminal:
+        out.dim(f"Step {step}: job '{job.name}' has succeeded with the same code, inputs and options.")
+    else:
+        out.dim(f"Step {step}: submitted job '{job.name}' ({_resources_text(job)}).")
+    return job

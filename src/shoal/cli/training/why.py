@@ -45,6 +45,7 @@ def change(
     nodes: Annotated[str | None, Parameter(name=("--nodes", "-n"))] = None,
     accels: Annotated[int | None, Parameter(name=("--accels", "-a"))] = None,
     device: DeviceName | None = None,
+    mixed_models: bool | None = None,
     time_limit: str | None = None,
     expected: str | None = None,
     exclude: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
@@ -72,7 +73,9 @@ def change(
     accels
         Slots per node.
     device
-        Kind of slots: auto, any, cpu, cuda, rocm or xpu (see `training run`).
+        Kind of slots: auto, any, gpu, cpu, cuda, rocm or xpu (see `training run`).
+    mixed_models
+        Allow nodes with different models of GPUs if there are not enough of one model.
     time_limit
         Maximum run time (90s, 30m, 8h, 2d); 'none' for no limit.
     expected
@@ -95,6 +98,7 @@ def change(
         max_nodes=high,
         accels=accels,
         device=device,
+        mixed_models=mixed_models,
         time_limit_s=_seconds(time_limit, "--time-limit"),
         expected_s=_seconds(expected, "--expected"),
         exclude=[] if any_machine else exclude,

@@ -28,6 +28,8 @@ class Parallel(ABC):
     """Index of the data share this process reads. The pipeline stages of one group read the same share."""
     data_world: int = 1
     """Number of data shares."""
+    random_rank: int
+    """Rank whose random numbers this process draws: the first of those that compute the same values. Default: its own."""
     is_sharded: bool = False
     """True if every process holds and saves its own part of the tensors."""
     data_seed: int = 0

@@ -1,6 +1,7 @@
 """Fully sharded data parallelism: each process keeps a slice of every parameter, gradient and optimizer state (FSDP2).
 
-With replicas in the plan, the slices of one copy are inside a group and the copies average their gradients (HSDP).
+With replicas in the plan, the slices of one copy are inside a group and the copies average their gradients (HSDP). Tensor
+and context parallelism divide the work on one copy among neighbouring processes.
 """
 
 from __future__ import annotations
@@ -9,68 +10,139 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from shoal.core.errors import InvalidSpec
 from shoal.sdk.parallel.base import Parallel, State
 from shoal.sdk.parallel.blocks import block_lists, size
+from shoal.sdk.parallel.context import ContextParallel
 from shoal.sdk.parallel.empty import Filling, is_empty
 from shoal.sdk.parallel.names import plain_names
 from shoal.sdk.parallel.placed import refuse_placed
 from shoal.sdk.parallel.plan import Plan
 from shoal.sdk.parallel.resharding import load_model_shards, read_optimizer_shards, tied_names
 from shoal.sdk.parallel.start import from_first, same_start
+from shoal.sdk.parallel.tensor import TensorParallel
+from shoal.sdk.parallel.tensor_plan import OwnPlan, make_plan
 from shoal.sdk.parallel.tuning import tune_blocks
+from shoal.sdk.ranks.group import object_group
+from shoal.sdk.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from shoal.sdk.saving.shards import Shards
 
+WRAPPED = "_shoal_sharded"
 UNIT_PARAMS = 1_000_000
 """Minimum number of parameters of a module that is gathered by itself, in models without repeated blocks."""
 
 
 class ShardedParallel(Parallel):
+    """Shards in any combination with replicas, tensor parallelism and context parallelism.
+
+    Args:
+        device: Device of this process.
+        plan: Sizes of the mesh.
+        rank: Rank of this process.
+        own_plan: Function that returns the plan of tensor parallelism for a model; by default it is found.
+    """
+
     name = "fsdp"
     is_sharded = True
 
-    def __init__(self, device: torch.device, plan: Plan, rank: int) -> None:
+    def __init__(self, device: torch.device, plan: Plan, rank: int, own_plan: OwnPlan | None = None) -> None:
         super().__init__(device)
-        self.data_rank, self.data_world, self._rank = rank, plan.replicas * plan.shards, rank
+        self._rank, self._own_plan = rank, own_plan
+        self.data_rank, self.data_world = rank // plan.together, plan.replicas * plan.shards
+        self.random_rank = rank - rank % plan.together
+        self._is_together = plan.together > 1
         kind = device.type if device.type in ("cuda", "xpu") else "cpu"
+        # The processes that share sequences also share the storage of the parameters, and average gradients.
+        sizes = {"ddp": plan.replicas, "fsdp": plan.shards * plan.sequence, "tp": plan.tensor}
+        used = {axis: size for axis, size in sizes.items() if size > 1 or (axis == "fsdp" and plan.tensor == 1)}
         if plan.replicas > 1:
-            self._mesh = init_device_mesh(kind, (plan.replicas, plan.shards), mesh_dim_names=("ddp", "fsdp"))
-        else:
-            self._mesh = init_device_mesh(kind, (plan.shards,), mesh_dim_names=("fsdp",))
+            used = {"ddp": plan.replicas, "fsdp": sizes["fsdp"], **used}
+        self.name = "fsdp" if plan.shards > 1 or not self._is_together else "cp" if plan.sequence > 1 else "tp"
+        mesh = init_device_mesh(kind, tuple(used.values()), mesh_dim_names=tuple(used))
+        if len(used) > 1:
+            mesh._flatten("all")  # norms over all of it are then one exchange
+        over = tuple(axis for axis in ("ddp", "fsdp") if axis in used)
+        self._mesh = None if not over else mesh if len(over) == len(used) else mesh[over]
+        self._tensor = mesh["tp"] if plan.tensor > 1 else None
+        self._sequence: dist.ProcessGroup | None = None
+        if plan.sequence > 1:
+            shape = (plan.replicas * plan.shards, plan.sequence, plan.tensor)
+            self._sequence = init_device_mesh(kind, shape, mesh_dim_names=("data", "cp", "tp")).get_group("cp")
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if isinstance(model, FSDPModule):
+        if isinstance(model, FSDPModule) or hasattr(model, WRAPPED):
             return model
         refuse_placed(model, self.name)
+        self._refuse()
         same_start(model)
         # Moving the model first would need memory for all of it; fully_shard moves it slice by slice.
         before = dict(model.named_parameters(remove_duplicate=False))
         filling = Filling(model, from_first(torch.initial_seed())) if is_empty(model) else None
-        tune_blocks(model, self.tuning)
-        policy = MixedPrecisionPolicy()
-        if self.tuning.precision == "bf16":
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         units = list(_units(model))
+        divided = self._divide(model, units)
+        if self._sequence is not None:
+            ContextParallel(self._sequence, model)
+        tune_blocks(model, self.tuning)
         inside = {id(module) for unit in units for module in unit.modules()}
-        for unit in units:
+        rest = [module for module in model.modules() if id(module) not in inside]
+        for unit in [*units, model]:
+            modules = list(unit.modules()) if unit is not model else rest
             if filling is not None:
-                filling.fill(unit.modules())
-            fully_shard(unit, mesh=self._mesh, mp_policy=policy)
-        if filling is not None:
-            filling.fill(module for module in model.modules() if id(module) not in inside)
-        fully_shard(model, mesh=self._mesh, mp_policy=policy)
+                filling.fill(modules)
+            if divided is not None:
+                divided.divide(modules, self.device)
+            self._shard(unit)
+        if self._mesh is None:
+            model.to(self.device)  # buffers
         if filling is not None:
             filling.read()
         self.note_swapped(before, model)
+        object.__setattr__(model, WRAPPED, True)
+        if self._is_together:
+            self._same_random_numbers()
         return model
+
+    def _refuse(self) -> None:
+        if self.tuning.compile and self._is_together:
+            raise InvalidSpec(
+                f"compile= is not supported with {'tp' if self._tensor is not None else 'cp'} in the mesh yet.",
+                hint="Leave compile= out, or use ddp and fsdp only.",
+            )
+        if self.tuning.precision != "fp32" and self._mesh is None:
+            raise InvalidSpec("precision= needs fsdp in the mesh.", hint="Add fsdp, or use torch.autocast in the loop.")
+
+    def _divide(self, model: nn.Module, units: Sequence[nn.Module]) -> TensorParallel | None:
+        """Prepare the division of matrices; the parameters follow one unit at a time."""
+        if self._tensor is None:
+            return None
+        plan = make_plan(model, self._tensor.size(), self._own_plan)
+        divided = TensorParallel(self._tensor, plan, model)
+        divided.install(model, units)
+        return divided
+
+    def _shard(self, unit: nn.Module) -> None:
+        if self._mesh is None:
+            return
+        policy = MixedPrecisionPolicy()
+        if self.tuning.precision == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        fully_shard(unit, mesh=self._mesh, mp_policy=policy)
+
+    def _same_random_numbers(self) -> None:
+        """Let processes that compute the same values draw the same numbers, as dropout does. Collective."""
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, rng_state(), group=object_group())
+        set_rng_state(states[self.random_rank])
 
     def adopt(self, model: nn.Module, optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
@@ -86,10 +158,9 @@ class ShardedParallel(Parallel):
             model.set_requires_gradient_sync(on)
 
     def full_state(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[State, list[State]] | None:
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights = get_model_state_dict(model, options=options)
+        weights = self._gather(plain_names(model.state_dict()))
         states = [self._gather(optimizer.state_dict()) for optimizer in optimizers]
-        return (dict(weights), states) if self._rank == 0 else None
+        return (weights, states) if self._rank == 0 else None
 
     def load(
         self, model: nn.Module, optimizers: Sequence[Optimizer], model_state: State, optimizer_states: Sequence[State]

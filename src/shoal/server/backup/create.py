@@ -38,7 +38,16 @@ logger = logging.getLogger(__name__)
 
 DATABASE, FILES = "shoal.db", "files/"
 KEYS = frozenset(
-    {"secret.key", "owner.key", "ssh_host.key", "ssh_client.key", "ssh_ca.key", "tls_ca.key", "tls_ca.pem"}
+    {
+        "secret.key",
+        "owner.key",
+        "ssh_host.key",
+        "ssh_client.key",
+        "ssh_ca.key",
+        "tls_ca.key",
+        "tls_ca.pem",
+        "sign_in.toml",
+    }
 )
 OTHERS = frozenset({"settings.toml", "setup.code", "known_hosts", "ssh_port", "door.json"})
 """Files of the server's directory that are saved. The rest belongs to one process, one machine or a cache."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from shoal.server.models.server import ServerFact
 
 logger = logging.getLogger(__name__)
 _KEEP = 2
+_SETTINGS = ".toml"
 
 
 def pending(layout: Layout) -> str | None:
@@ -37,9 +39,9 @@ def copy_before(layout: Layout, doing: Callable[[str], None] = lambda text: None
     if version is None:
         return None
     doing(f"copying the database before its upgrade from version {version} to {HEAD}")
-    folder = _folder(layout)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    copy = folder / f"shoal-{version}.db"
+    copy = _copy_of(layout, version)
+    if not copy.with_suffix(_SETTINGS).exists():
+        copy_settings(layout)
     aside = copy.with_suffix(".tmp")
     aside.unlink(missing_ok=True)
     snapshot.copy_database(layout.database, aside)
@@ -47,7 +49,15 @@ def copy_before(layout: Layout, doing: Callable[[str], None] = lambda text: None
     aside.replace(copy)
     for old in _copies(layout)[_KEEP:]:
         old.unlink(missing_ok=True)
+        old.with_suffix(_SETTINGS).unlink(missing_ok=True)
     return copy
+
+
+def copy_settings(layout: Layout) -> None:
+    """Copy the settings beside the database's copy, before this version writes them with names the older one does not know."""
+    version = pending(layout)
+    if version is not None and layout.settings_file.exists():
+        shutil.copy2(layout.settings_file, _copy_of(layout, version).with_suffix(_SETTINGS))
 
 
 def remember_version(db: Database) -> None:
@@ -111,7 +121,7 @@ def _alone(layout: Layout) -> Iterator[None]:
 def downgrade(layout: Layout) -> tuple[Path, Path]:
     """Put the newest copy from before an upgrade back in place; return that copy and where the present database was moved.
 
-    Keys revoked since then stay revoked, and jobs that ran are given up like those of a copied data directory.
+    The settings are put back too. Keys revoked since then stay revoked, and jobs that ran are given up like those of a copied data directory.
     """
     copies = _copies(layout)
     if not copies:
@@ -134,8 +144,18 @@ def downgrade(layout: Layout) -> tuple[Path, Path]:
     for suffix in ("-wal", "-shm"):
         layout.database.with_name(f"{layout.database.name}{suffix}").unlink(missing_ok=True)
     restored.replace(layout.database)
+    if (settings := copy.with_suffix(_SETTINGS)).exists():
+        if layout.settings_file.exists():
+            layout.settings_file.replace(layout.settings_file.with_name(f"settings.toml.upgraded-{now}"))
+        settings.replace(layout.settings_file)
     assign(layout, copy_of=instance_id(layout) or "unknown")
     return copy, aside
+
+
+def _copy_of(layout: Layout, version: str) -> Path:
+    folder = _folder(layout)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"shoal-{version}.db"
 
 
 def _folder(layout: Layout) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import psutil
 from starlette.requests import Request
 
 from shoal.core.server_address import ServerAddress
 from shoal.core.settings import ServerSettings
-from shoal.server.edge.exposure import is_loopback
+from shoal.server.edge.exposure import is_loopback, url_of
 
 if TYPE_CHECKING:
     from shoal.server.context import Context
@@ -36,6 +37,16 @@ def address_of(ctx: Context, request: Request) -> ServerAddress:
         url = ctx.public_url
     is_own = ctx.tls is not None and not ctx.settings.behind_proxy and url.startswith("https://")
     return ServerAddress(url=url, ca_fingerprint=ctx.tls.fingerprint if ctx.tls is not None and is_own else None)
+
+
+def mailed_url(ctx: Context) -> str:
+    """Return the server's URL for links in mails. It never comes from a request, whose sender could name any host."""
+    named = [name.strip() for name in ctx.settings.hosts.split(",") if name.strip()]
+    if ctx.settings.behind_proxy and named:
+        return f"https://{named[0]}"
+    url = ctx.public_url.rstrip("/")
+    port = urlsplit(url).port
+    return url_of("https" if ctx.tls else urlsplit(url).scheme, named[0], port) if named and port else url
 
 
 def _own_address() -> str:

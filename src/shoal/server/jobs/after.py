@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Text, select, type_coerce
+from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from shoal.core.errors import InvalidSpec
@@ -24,6 +24,8 @@ from shoal.server.policy import Access
 from shoal.server.scheduler.after import is_hopeless, past
 
 _outputs_lock = threading.Lock()
+_MOST_CHAINED, _MOST_CONNECTED = 1_000, 60
+"""Most jobs with others before them that are looked at for a graph, newest first, and most jobs of one graph."""
 
 
 def resolve(session: Session, access: Access, spec: JobSpec) -> None:
@@ -36,10 +38,10 @@ def resolve(session: Session, access: Access, spec: JobSpec) -> None:
                 f"Job '{job.name}' {past(job.state)}, so a job that starts after its success would never start.",
                 hint=f"shoal training resume {job.name}; or start after any end of it: --after {job.name}:ended",
             )
-        found.append(one.model_copy(update={"job": job.name, "id": job.id}))
-    if len({one.id for one in found}) < len(found):
+        found.append(one.model_copy(update={"job": job.name, "id": job.id, "at": one.at or job.name}))
+    if len({one.id for one in found}) < len(found) or len({one.at for one in found}) < len(found):
         raise InvalidSpec("The same job is given twice in --after.")
-    if doubled := {one.job for one in found} & {name.partition("@")[0] for name in spec.datasets}:
+    if doubled := {one.at for one in found} & {name.partition("@")[0] for name in spec.datasets}:
         raise InvalidSpec(
             f"'{min(doubled)}' names a dataset and a job to start after; both would be at /input/{min(doubled)}."
         )
@@ -88,6 +90,25 @@ def chain(session: Session, job: Job) -> list[AfterView]:
     return found
 
 
+def connected(session: Session, access: Access, job_id: str) -> list[Job]:
+    """Return this job and all that are before or after it, directly or in turn; at most `_MOST_CONNECTED`."""
+    chained = select(Job).where(
+        Job.workspace_id == access.workspace_id, func.json_array_length(Job.spec, "$.after") > 0
+    )
+    links: dict[str, set[str]] = {}
+    for job in session.scalars(chained.order_by(Job.id.desc()).limit(_MOST_CHAINED)):
+        for one in job.spec["after"]:
+            links.setdefault(job.id, set()).add(one["id"])
+            links.setdefault(one["id"], set()).add(job.id)
+    found, left = {job_id}, [job_id]
+    while left and len(found) < _MOST_CONNECTED:
+        new = links.get(left.pop(0), set()) - found
+        found |= new
+        left += sorted(new)
+    same = select(Job).where(Job.workspace_id == access.workspace_id, Job.id.in_(found))
+    return list(session.scalars(same.order_by(Job.id)))
+
+
 def _add_inputs(session: Session, job_id: str, new: list[dict[str, str]]) -> None:
     job = session.get_one(Job, job_id)
     job.inputs = [*job.inputs, *new]
@@ -96,4 +117,4 @@ def _add_inputs(session: Session, job_id: str, new: list[dict[str, str]]) -> Non
 
 
 def _path(one: Mapping[str, Any]) -> str:
-    return f"/input/{one['job']}"
+    return f"/input/{one['at']}"

@@ -67,7 +67,7 @@ def usable_models(
 def refuse_impossible(
     machines: Sequence[Machine], asked: SlotRequest, *, exclude: Collection[str] = (), private: bool = False
 ) -> None:
-    """Raise CanNeverRun unless these machines, all of them free, could run this on slots of one kind and model."""
+    """Raise CanNeverRun unless these machines, all of them free, could run this on slots that may be in one gang."""
     pool = [m for m in machines if m.name not in exclude]
     nodes, accels = largest_possible(_states(pool), _queued(asked))
     if accels == asked.accels and nodes >= asked.min_nodes:
@@ -90,17 +90,26 @@ def refuse_impossible(
     what = f"{len(pool)} machine{'s' if len(pool) != 1 else ''} with {total} slot{'s' if total != 1 else ''}"
     if len({m.kind for m in pool if m.slots}) > 1 or len({kind_of(m) for m in _states(pool) if m.slots}) > 1:
         what += f": {describe(pool)}. All slots of a job are of one kind"
-        what += " and model" if any(m.model for m in _states(pool)) else ""
+        what += " and model" if any(m.model for m in _states(pool)) and not _queued(asked).mixed_models else ""
     kind = "" if asked.device in ("auto", "any") else f"{asked.device} "
     given = f" --device {asked.device}" if kind else ""
     given += f" --gpu '{asked.gpu}'" if asked.gpu else ""
-    more = private and total < asked.min_nodes * asked.accels
+    hint = "shoal machine list"
+    if private and total < asked.min_nodes * asked.accels and all(m.kind == "cpu" for m in pool):
+        hint = f"shoal up --slots {asked.min_nodes * asked.accels}"  # CPUs can be shared by more jobs; GPUs are as many as they are
+    elif asked.max_nodes > 1 and _fits(pool, replace(_queued(asked), mixed_models=True)):
+        hint = "--mixed-models allows nodes with different models of GPUs."
     raise CanNeverRun(
         f"{asked.min_nodes} node(s) × {asked.accels} {kind}slot(s) can never run here: {has} {what}. "
         f"The largest that could: --nodes {nodes} --accels {accels}{given}.",
-        hint=f"shoal up --slots {asked.min_nodes * asked.accels}" if more else "shoal machine list",
+        hint=hint,
         details=details,
     )
+
+
+def _fits(machines: Sequence[Machine], job: QueuedJob) -> bool:
+    nodes, accels = largest_possible(_states(machines), job)
+    return accels == job.accels and nodes >= job.min_nodes
 
 
 def only_slices(machines: Sequence[Machine], asked: SlotRequest) -> bool:
@@ -141,6 +150,7 @@ def _demands(asked: SlotRequest) -> bool:
 def _wanted(asked: SlotRequest) -> str:
     """Return what a request needs, in words: "H100 GPUs of 80 GB or more and rack=a"."""
     kind = f"{asked.gpu} GPUs" if asked.gpu else "GPUs" if asked.gpu_memory_gb else f"{asked.device} slots"
+    kind = "accelerators" if kind == "gpu slots" else kind
     size = f" of {asked.gpu_memory_gb:g} GB or more" if asked.gpu_memory_gb else ""
     labels = ", ".join(f"{key}={value}" for key, value in sorted(asked.labels.items()))
     return kind.removeprefix("auto ") + size + (f" and {labels}" if labels else "")
@@ -157,6 +167,7 @@ def _queued(asked: SlotRequest) -> QueuedJob:
         device=asked.device,
         gpu=asked.gpu or "",
         gpu_memory=int((asked.gpu_memory_gb or 0) * 1e9),
+        mixed_models=getattr(asked, "mixed_models", False),
         labels=frozenset(f"{key}={value}" for key, value in asked.labels.items()),
     )
 

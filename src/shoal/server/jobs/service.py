@@ -27,7 +27,7 @@ from shoal.server.audit.record import record_action
 from shoal.server.billing import budgets
 from shoal.server.context import Context
 from shoal.server.engines import queue as engine_queue
-from shoal.server.jobs import after, devices, imported_runs, stacks, views
+from shoal.server.jobs import after, devices, imported_runs, reuse, stacks, views
 from shoal.server.jobs.events import move, record_event
 from shoal.server.models.jobs import Attempt, Job
 from shoal.server.models.secrets import Secret
@@ -47,13 +47,24 @@ class Checked(NamedTuple):
 
 
 def submit(
-    ctx: Context, access: Access, spec: JobSpec, *, preflight: str | None = None, replace: bool = False
+    ctx: Context,
+    access: Access,
+    spec: JobSpec,
+    *,
+    preflight: str | None = None,
+    replace: bool = False,
+    reuse_same: bool = False,
 ) -> JobView:
     """Queue a job; raise if it can never run. Returns once the job is durable.
 
     `preflight`: id of a preflight whose report the job gets. `replace`: delete the finished job of the same name.
+    `reuse_same`: return a job that has done the same before, if there is one, and queue nothing.
     """
     checked = check(ctx, access, spec)
+    if reuse_same:
+        with ctx.db.read() as session:
+            if (same := reuse.find(ctx, session, access, spec, checked.source.manifest_id, checked.inputs)) is not None:
+                return views.job_view(session, same, access.workspace, None)
     job_id = new_id("job")
     gone: tuple[list[str], list[str]] = ([], [])
 

@@ -1,4 +1,4 @@
-"""Users, and what they sign in with: sessions and API keys."""
+"""Users, and what they sign in with: sessions, API keys, accounts at sign-in services, and codes sent by mail."""
 
 from __future__ import annotations
 
@@ -21,6 +21,34 @@ class User(Base):
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
     """Time when an admin disabled the account, or None."""
+    email_verified_at: Mapped[datetime | None]
+    """Time when the person last proved that the address is theirs: by a link in a mail, or by a sign-in service."""
+
+
+class Identity(Base):
+    """An account at a sign-in service that belongs to a user. The issuer's subject identifies it: addresses can change hands."""
+
+    __tablename__ = "identities"
+    issuer: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    email: Mapped[str]
+    """Address that the service named when the accounts were connected."""
+    created_at: Mapped[datetime]
+
+
+class MailCode(Base):
+    """A code sent by mail, which proves that its reader owns the address. It works once."""
+
+    __tablename__ = "mail_codes"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    purpose: Mapped[str]
+    """`reset` or `verify`."""
+    email: Mapped[str]
+    code_hash: Mapped[bytes] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
 
 
 class SessionRow(Base):

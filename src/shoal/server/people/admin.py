@@ -156,6 +156,7 @@ def _view(user: User, workspaces: int, jobs: int) -> AccountView:
         is_admin=user.is_admin,
         created_at=user.created_at,
         disabled_at=user.disabled_at,
+        email_verified=user.email_verified_at is not None,
         has_password=user.password_hash is not None,
         workspaces=workspaces,
         jobs=jobs,

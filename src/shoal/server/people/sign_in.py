@@ -16,7 +16,7 @@ from shoal.server.audit.record import as_person, record_action, record_failure
 from shoal.server.context import Context
 from shoal.server.models.audit import AuditRow
 from shoal.server.models.users import SessionRow, User
-from shoal.server.people import common_passwords
+from shoal.server.people import common_passwords, recovery
 from shoal.server.people import invitations as workspace_invitations
 from shoal.server.people.accounts import add_user, check_setup_code, claim, has_accounts
 from shoal.server.people.keys import SESSION_PREFIX, new_token
@@ -52,6 +52,8 @@ def sign_up(ctx: Context, body: SignUp, *, caller: Principal | None, address: st
     view = ctx.db.write(work)
     if view.user.is_admin:
         ctx.layout.setup_code.unlink(missing_ok=True)
+    if caller is None:
+        recovery.welcome(ctx, view.user.id)
     ctx.guards.tries.forgive(email=f"sign-up of {body.email}", address=address)
     return view
 
@@ -115,7 +117,10 @@ def change_password(ctx: Context, principal: Principal, body: PasswordChange, *,
     with ctx.db.read() as session:
         known = session.scalar(select(User.password_hash).where(User.id == principal.user_id))
     if known is None:
-        raise NotAllowedNow("This account has no password: it signs in with the owner's key file.")
+        raise NotAllowedNow(
+            "This account has no password: it signs in with a key file or a sign-in service.",
+            hint="shoal password --lost",
+        )
     if not ctx.guards.passwords.verify(known, body.old_password):
         record_failure(ctx, AuditAction.ACCOUNT_CHANGE_PASSWORD, principal, "wrong old password")
         raise NotSignedIn("The old password is wrong.")
@@ -186,4 +191,11 @@ def start_session(session: Session, user: User, life: timedelta = SESSION_LIFE, 
 
 
 def _view(user: User) -> UserView:
-    return UserView(id=user.id, email=user.email, name=user.name, is_admin=user.is_admin, created_at=user.created_at)
+    return UserView(
+        id=user.id,
+        email=user.email,
+        name=user.name,
+        is_admin=user.is_admin,
+        created_at=user.created_at,
+        email_verified=user.email_verified_at is not None,
+    )

@@ -105,12 +105,20 @@ def start(ctx: Context, access: Access, spec: JobSpec) -> PreflightView:
     return _view(view)
 
 
-def submit(ctx: Context, access: Access, spec: JobSpec, preflight: str | None, *, replace: bool = False) -> JobView:
+def submit(
+    ctx: Context,
+    access: Access,
+    spec: JobSpec,
+    preflight: str | None,
+    *,
+    replace: bool = False,
+    reuse_same: bool = False,
+) -> JobView:
     """Submit a job, with the report of its preflight if one is given; that preflight is then removed."""
     if preflight is None:
-        return jobs.submit(ctx, access, spec, replace=replace)
+        return jobs.submit(ctx, access, spec, replace=replace, reuse_same=reuse_same)
     report = get(ctx, access, preflight)
-    view = jobs.submit(ctx, access, spec, preflight=report.id, replace=replace)
+    view = jobs.submit(ctx, access, spec, preflight=report.id, replace=replace, reuse_same=reuse_same)
     drop(ctx, access, report.id)
     return view
 

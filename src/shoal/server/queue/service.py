@@ -213,6 +213,7 @@ def _queued(now: float, access: Access, wish: JobSpec) -> QueuedJob:
         device=wish.device,
         gpu=wish.gpu or "",
         gpu_memory=int((wish.gpu_memory_gb or 0) * 1e9),
+        mixed_models=wish.mixed_models,
         labels=frozenset(f"{key}={value}" for key, value in wish.labels.items()),
     )
 

@@ -75,6 +75,9 @@ def _evidence(seen: QueueState, asked: QueuedJob, told: Explanation, names: Mapp
     free, total = sum(len(m.free) for m in usable), sum(m.slots for m in usable)
     most = max((len(m.free) for m in usable), default=0)
     lines = [f"it needs {needed(asked, kinds)}; {free} of {total} are free, at most {most} on one machine"]
+    out = [f"{m.name} is {m.state}" for m in seen.away if m.slots and kinds.may_use(asked, m.name)]
+    if out and told.hold is not Hold.MACHINES:  # there the reason itself names them
+        lines.append(f"not counted: {', '.join(out[:MOST])}{', …' if len(out) > MOST else ''}")
     if told.ahead:
         shown = ", ".join(_called(job_id, names) for job_id in told.ahead[:MOST])
         more = len(told.ahead) - MOST
@@ -130,6 +133,9 @@ def _in_words(change: Change, asked: QueuedJob) -> tuple[list[str], list[str]]:
     if "accels" in fields:
         words.append(f"{fields['accels']} slot{'s' if fields['accels'] > 1 else ''} per node")
         options += ["--accels", str(fields["accels"])]
+    if "mixed_models" in fields:
+        words.append("different GPU models on its nodes")
+        options.append("--mixed-models")
     if "device" in fields:
         words.append("slots of any kind")
         options += ["--device", str(fields["device"])]

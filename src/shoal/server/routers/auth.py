@@ -8,10 +8,14 @@ from fastapi import Depends, Request
 
 from shoal.core.errors import AuthError
 from shoal.core.people import (
+    ConnectedService,
     InvitationCode,
+    MailedCode,
     OpenSession,
     OwnerAccount,
     PasswordChange,
+    PasswordLost,
+    PasswordRecovery,
     ProfileChange,
     SessionView,
     SignIn,
@@ -21,8 +25,9 @@ from shoal.core.people import (
 )
 from shoal.server.context import Ctx
 from shoal.server.people import invitations as workspace_invitations
-from shoal.server.people import sessions
+from shoal.server.people import recovery, sessions
 from shoal.server.people import sign_in as people
+from shoal.server.people.oidc import identities
 from shoal.server.policy import Anyone, Keyholder, Principal, Reader, identify
 from shoal.server.request_origin import Address, Program
 from shoal.server.routers import api_router
@@ -78,6 +83,43 @@ def sign_out(ctx: Ctx, principal: Reader) -> None:
 def change_password(ctx: Ctx, principal: Keyholder, address: Address, request: PasswordChange) -> None:
     """Change your password and end all your other sessions."""
     people.change_password(ctx, principal, request, address=address)
+
+
+@router.post("/password/lost", status_code=204, dependencies=[Anyone])
+def send_reset(ctx: Ctx, address: Address, request: PasswordLost) -> None:
+    """Send a mail with a code that sets a new password within an hour. The reply is the same if there is no such account.
+    409 if the server sends no mail."""
+    recovery.send_reset(ctx, request.email, address=address)
+
+
+@router.post("/password/recover", status_code=204, dependencies=[Anyone])
+def recover(ctx: Ctx, address: Address, request: PasswordRecovery) -> None:
+    """Set a new password with the code from a mail, and end all sessions of the account. API keys stay valid."""
+    recovery.recover(ctx, request, address=address)
+
+
+@router.post("/email/send", status_code=204)
+def send_verification(ctx: Ctx, principal: Keyholder) -> None:
+    """Send a mail with a code that proves that the account's address is yours."""
+    recovery.send_verification(ctx, principal)
+
+
+@router.post("/email/verify", status_code=204)
+def verify_email(ctx: Ctx, principal: Keyholder, request: MailedCode) -> None:
+    """Verify the account's address with the code from a mail."""
+    recovery.verify(ctx, principal, request.code)
+
+
+@router.get("/services")
+def list_services(ctx: Ctx, principal: Reader) -> list[ConnectedService]:
+    """List the sign-in services of this server, such as Google, each with your account there if it is connected."""
+    return identities.list_connected(ctx, principal)
+
+
+@router.delete("/services/{service}", status_code=204)
+def disconnect_service(ctx: Ctx, principal: Keyholder, service: str) -> None:
+    """Disconnect your account at a sign-in service, unless it is your only way to sign in."""
+    identities.disconnect(ctx, principal, service)
 
 
 @router.get("/me")

@@ -32,10 +32,13 @@ Stored = Annotated[int, Query(ge=LEAST_INT, le=MOST_INT)]
 
 
 @router.post("", status_code=201)
-def submit(ctx: Ctx, access: Worker, spec: JobSpec, preflight: str | None = None, replace: bool = False) -> JobView:
+def submit(
+    ctx: Ctx, access: Worker, spec: JobSpec, preflight: str | None = None, replace: bool = False, reuse: bool = False
+) -> JobView:
     """Submit a training job to the queue. Refused immediately if it can never run. With `preflight` (an id), the job takes
-    over the report of that preflight, which is then removed. With `replace`, the finished job of the same name is deleted."""
-    return preflights.submit(ctx, access, spec, preflight, replace=replace)
+    over the report of that preflight, which is then removed. With `replace`, the finished job of the same name is deleted.
+    With `reuse`, a job that succeeded with the same code, inputs and options is returned instead, and nothing is submitted."""
+    return preflights.submit(ctx, access, spec, preflight, replace=replace, reuse_same=reuse)
 
 
 @router.get("")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from shoal.server.scheduler.avoid import choose_apart, failed_devices, fits_apart, last_resort, without_failed
 from shoal.server.scheduler.free_slots import FreeSlots
 from shoal.server.scheduler.grow import growth
-from shoal.server.scheduler.kinds import ANY, AUTO, Choice, Kinds, zone
+from shoal.server.scheduler.kinds import ANY, AUTO, Choice, Kinds
 from shoal.server.scheduler.model import (
     Decision,
     Hold,
@@ -70,7 +70,7 @@ def largest_possible(machines: Sequence[MachineState], job: QueuedJob) -> tuple[
     accels = min(accels, max((m.slots for m in usable), default=0))
     nodes: dict[tuple[str, str], int] = {}
     for m in usable if accels else ():
-        group = (zone(m.name), kinds.of[m.name])
+        group = kinds.group(job, m.name)
         nodes[group] = nodes.get(group, 0) + m.slots // accels
     return max(nodes.values(), default=0), accels
 
@@ -272,12 +272,13 @@ class _Pass:
 
     def _is_possible(self, job: QueuedJob) -> bool:
         never = job.avoided.never if job.avoided is not None else frozenset()
-        asked = (job.accels, job.min_nodes, job.exclude, job.device, job.gpu, job.gpu_memory, job.labels, never)
+        wish = (job.device, job.gpu, job.gpu_memory, job.mixed_models)
+        asked = (job.accels, job.min_nodes, job.exclude, wish, job.labels, never)
         if asked not in self.possible:
             if never:
                 self.possible[asked] = fits_apart(self.state.machines, job, self.kinds)
                 return self.possible[asked]
-            self.possible[asked] = any(self.up.could_hold(kind, job) for kind in self.kinds.allowed(job))
+            self.possible[asked] = self.up.could_run(job, self.kinds.allowed(job))
         return self.possible[asked]
 
     def _turn(self, job: QueuedJob) -> None:
@@ -305,7 +306,7 @@ class _Pass:
         if not any(m.slots and kinds.may_use(job, m.name) for m in self.state.machines) and kinds.words(job):
             return f"{needs}: no machine with {kinds.words(job)}slots is up now{out}"
         if kinds.are_several and job.device in (AUTO, ANY):
-            one = "of one kind and model" if kinds.are_several_models else "of one kind"
+            one = "of one kind and model" if kinds.are_several_models and not job.mixed_models else "of one kind"
             return f"{needs} {one}: more than the machines that are up now have{out}"
         return f"{needs}: more than all machines that are up now{out}"
 

@@ -153,6 +153,8 @@ def _changes(state: QueueState, job: QueuedJob, decision: Decision) -> Iterator[
     priorities = [p + 1 for p in sorted(others) if job.priority <= p < MAX_PRIORITY]
     for priority in priorities:
         yield Change({"priority": priority})
+    if kinds.are_several_models and job.max_nodes > 1 and not job.mixed_models:
+        yield Change({"mixed_models": True})
     any_device: dict[str, Any] = {"device": ANY} if _has_other_kinds(state, job, kinds) else {}
     if any_device:
         yield Change(any_device)

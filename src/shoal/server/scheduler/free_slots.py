@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
-from shoal.server.scheduler.kinds import Choice, Kinds, by_zone, zone
+from shoal.server.scheduler.kinds import Choice, Kinds, by_zone
 from shoal.server.scheduler.model import QueuedJob
 
 Nodes = dict[str, int]
@@ -43,6 +43,8 @@ class FreeSlots:
         for machine, count in free.items():
             parts.setdefault(kinds.of[machine], {})[machine] = count
         self._parts = {kind: _KindFreeSlots(part, kinds, largest) for kind, part in parts.items()}
+        self._refused: set[tuple[object, ...]] = set()
+        """Requests for gangs of several models that did not fit."""
 
     def set(self, machine: str, count: int) -> None:
         """Set the free slots of a machine. The count may only decrease: refusals of `choose` are cached."""
@@ -69,7 +71,16 @@ class FreeSlots:
         parts, choice = self._parts, choice or self._kinds.choice(job)
         if choice.only is not None:
             return parts[choice.only].choose(job, most) if choice.only in parts else None
-        return _preferred(choice, job, most, lambda kind: parts[kind].choose(job, most) if kind in parts else None)
+        found = _preferred(choice, job, most, lambda kind: parts[kind].choose(job, most) if kind in parts else None)
+        if not job.mixed_models or _count(found) == most:
+            return found
+        asked = (job.accels, job.min_nodes, job.exclude, job.labels, choice.kinds)
+        if found is None and asked in self._refused:
+            return None
+        found = _of_several_models(self.free, job, most, self._kinds, choice, found)
+        if found is None:
+            self._refused.add(asked)
+        return found
 
 
 class _KindFreeSlots:
@@ -150,7 +161,11 @@ def choose(
     def in_kind(kind: str) -> Nodes | None:
         return _of_one_kind({m: n for m, n in free.items() if kinds.of[m] == kind}, job, most, barred)
 
-    return _preferred(choice or kinds.choice(job), job, most, in_kind)
+    choice = choice or kinds.choice(job)
+    found = _preferred(choice, job, most, in_kind)
+    if not job.mixed_models or _count(found) == most:
+        return found
+    return _of_several_models(free, job, most, kinds, choice, found)
 
 
 def fits(free: Iterable[tuple[str, int]], job: QueuedJob, kinds: Kinds) -> bool:
@@ -158,7 +173,7 @@ def fits(free: Iterable[tuple[str, int]], job: QueuedJob, kinds: Kinds) -> bool:
     nodes: dict[tuple[str, str], int] = {}
     for machine, count in free:
         if kinds.may_use(job, machine):
-            key = (zone(machine), kinds.of[machine])
+            key = kinds.group(job, machine)
             nodes[key] = nodes.get(key, 0) + count // job.accels
     return max(nodes.values(), default=0) >= job.min_nodes
 
@@ -172,6 +187,29 @@ def _preferred(choice: Choice, job: QueuedJob, most: int, in_kind: Callable[[str
             return found
         first = first or found
     return first
+
+
+def _of_several_models(
+    free: Mapping[str, int], job: QueuedJob, most: int, kinds: Kinds, choice: Choice, uniform: Nodes | None
+) -> Nodes | None:
+    """Return nodes whose models may differ, if they are more than those of one model (`uniform`), else those."""
+    barred = kinds.barred(job)
+    is_preferred = uniform is not None and not job.prefer.isdisjoint(uniform)
+    for group in choice.groups:
+        candidates = []
+        for alike in dict.fromkeys(kinds.alike(kind, group, job) for kind in group):
+            usable = {m: n for m, n in free.items() if kinds.of[m] in alike}
+            candidates.append(_of_one_kind(usable, job, most, barred))
+        found = _largest(job, candidates)
+        if uniform is not None and not {kinds.of[m] for m in uniform}.isdisjoint(group):
+            return found if _count(found) > _count(uniform) else uniform
+        if found is not None and not is_preferred:
+            return found
+    return uniform
+
+
+def _count(nodes: Nodes | None) -> int:
+    return sum(nodes.values()) if nodes else 0
 
 
 def _of_group(

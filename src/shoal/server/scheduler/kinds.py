@@ -1,6 +1,7 @@
 """Kinds of slots (cpu, cuda, rocm, xpu) and models of accelerators: which of them a job may use, and in which order.
 
-A gang is always of one kind and one model. `auto`, the default, means accelerators if the pool has any that could hold the job,
+A gang is of one kind and one model, unless its job allows several models: then its nodes may differ in model, never in kind.
+`auto`, the default, means accelerators if the pool has any that could hold the job,
 else CPUs. Lost and drained machines count here: a job must not train on CPUs because a GPU machine is down for an hour.
 In this package a "kind" is a kind together with a model, such as "cuda H100 80GB HBM3 (85 GB)"; machines that tell no model
 have the bare kind.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from shoal.core.gpu_models import is_model, is_slice
 from shoal.server.scheduler.model import MachineState, QueuedJob, QueueState
 
-CPU, AUTO, ANY = "cpu", "auto", "any"
+CPU, GPU, AUTO, ANY = "cpu", "gpu", "auto", "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Kinds:
         accelerators = (kind for kind in self._slots if kind != CPU)
         self._accelerators = tuple(sorted(accelerators, key=lambda kind: (self._of_kind[kind].memory or 0, kind)))
         self._by_device: dict[tuple[str, str, int, bool], Choice] = {}
-        self._auto: dict[tuple[str, int, int, int, bool, frozenset[str], frozenset[str]], Choice] = {}
+        self._auto: dict[tuple[object, ...], Choice] = {}
         self._barred: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
 
     @classmethod
@@ -72,7 +73,8 @@ class Kinds:
 
     def choice(self, job: QueuedJob) -> Choice:
         if job.device == AUTO and self._accelerators:
-            asked = (job.gpu, job.gpu_memory, job.accels, job.min_nodes, is_single(job), job.exclude, job.labels)
+            size = (job.accels, job.min_nodes, is_single(job), job.mixed_models)
+            asked = (job.gpu, job.gpu_memory, size, job.exclude, job.labels)
             found = self._auto.get(asked)
             if found is None:
                 found = self._auto[asked] = self._choose(job)
@@ -143,12 +145,14 @@ class Kinds:
         cpu = ((CPU,),) if not demands else ()
         groups = (accelerators, *cpu) if accelerators else cpu
         if job.device == AUTO:
-            holding = tuple(kind for kind in accelerators if self.could_hold(kind, job))
+            holding = tuple(kind for kind in accelerators if self.could_hold(self.alike(kind, accelerators, job), job))
             if holding:
                 groups = (holding,)
-            elif cpu and self.could_hold(CPU, job):
+            elif cpu and self.could_hold((CPU,), job):
                 groups = cpu
             # Else no machine could hold it: it waits for any kind.
+        elif job.device == GPU:
+            groups = (accelerators or (GPU,),) if not demands or accelerators else ()
         elif job.device != ANY:
             groups = (
                 tuple(k for k in (*accelerators, *(cpu and (CPU,))) if self._bare(k) == job.device) or (job.device,),
@@ -164,17 +168,34 @@ class Kinds:
             return False
         return (not job.gpu or is_model(machine.model, job.gpu)) and (machine.memory or 0) >= job.gpu_memory
 
-    def could_hold(self, kind: str, job: QueuedJob) -> bool:
-        """Return whether the machines of one kind, all of them free, could hold a job's smallest gang within one zone."""
+    def alike(self, kind: str, kinds: Iterable[str], job: QueuedJob) -> tuple[str, ...]:
+        """Return those of `kinds` that may be in one gang of the job with `kind`: itself, unless the job allows several models."""
+        if not job.mixed_models:
+            return (kind,)
+        return tuple(other for other in kinds if self._bare(other) == self._bare(kind))
+
+    def group(self, job: QueuedJob, machine: str) -> tuple[str, str]:
+        """Return the zone and the kind of a machine; a gang of the job never spans two of these."""
+        kind = self.of[machine]
+        return zone(machine), self._bare(kind) if job.mixed_models else kind
+
+    def could_run(self, job: QueuedJob, choice: Iterable[str]) -> bool:
+        """Return whether these machines, all of them free, could hold a job's smallest gang on some of these kinds."""
+        kinds = tuple(choice)
+        return any(self.could_hold(self.alike(kind, kinds, job), job) for kind in kinds)
+
+    def could_hold(self, kinds: Iterable[str], job: QueuedJob) -> bool:
+        """Return whether all machines of these kinds together, all of them free, could hold a job's smallest gang in a zone."""
         accels, nodes = job.accels, dict[str, int]()
-        for (place, labels), sizes in self._sizes.get(kind, {}).items():
-            if job.labels <= labels:
-                found = sum(count * (slots // accels) for slots, count in sizes.items())
-                nodes[place] = nodes.get(place, 0) + found
-        for machine in job.exclude:
-            slots = self._slots.get(kind, {}).get(machine, 0)
-            if slots and job.labels <= self._labels[machine]:
-                nodes[zone(machine)] -= slots // accels
+        for kind in kinds:
+            for (place, labels), sizes in self._sizes.get(kind, {}).items():
+                if job.labels <= labels:
+                    found = sum(count * (slots // accels) for slots, count in sizes.items())
+                    nodes[place] = nodes.get(place, 0) + found
+            for machine in job.exclude:
+                slots = self._slots.get(kind, {}).get(machine, 0)
+                if slots and job.labels <= self._labels[machine]:
+                    nodes[zone(machine)] -= slots // accels
         return max(nodes.values(), default=0) >= job.min_nodes
 
 

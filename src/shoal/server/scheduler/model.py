@@ -101,6 +101,8 @@ class QueuedJob:
     """Model of the accelerators it requests, as a person writes it; empty: any model."""
     gpu_memory: int = 0
     """Bytes of memory that each of its accelerators needs at least."""
+    mixed_models: bool = False
+    """Allow nodes with different models of accelerators; the kind is the same on all of them."""
     labels: frozenset[str] = frozenset()
     """Labels, as key=value, that its machines must have."""
     grace_s: float | None = None

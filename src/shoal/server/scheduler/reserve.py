@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shoal.server.scheduler.free_slots import choose, fits
-from shoal.server.scheduler.kinds import Kinds, zone
+from shoal.server.scheduler.kinds import Kinds
 from shoal.server.scheduler.model import MachineState, Policy, QueuedJob, Reservation, RunningJob
 
 
@@ -78,8 +78,8 @@ class _Counts:
     def __init__(self, free: Mapping[str, int], job: QueuedJob, kinds: Kinds):
         self.free, self._job = dict(free), job
         of, allowed, barred = kinds.of, kinds.allowed(job), kinds.barred(job)
-        self._group = {m: (zone(m), of[m]) for m in free if of.get(m) in allowed and m not in barred}
-        """Machine the job may use → its zone and kind; a gang never spans two of these."""
+        self._group = {m: kinds.group(job, m) for m in free if of.get(m) in allowed and m not in barred}
+        """Machine the job may use → its zone and kind (`Kinds.group`)."""
         self._nodes: dict[tuple[str, str], int] = {}
         for machine, group in self._group.items():
             self._nodes[group] = self._nodes.get(group, 0) + free[machine] // job.accels

@@ -178,6 +178,7 @@ class QueueMemory:
             device=spec.get("device", "auto"),
             gpu=spec.get("gpu") or "",
             gpu_memory=int((spec.get("gpu_memory_gb") or 0) * 1e9),
+            mixed_models=bool(spec.get("mixed_models")),
             labels=frozenset(f"{key}={value}" for key, value in (spec.get("labels") or {}).items()),
             grace_s=spec.get("grace_s"),
             after=tuple(spec.get("after") or ()),

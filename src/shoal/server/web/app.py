@@ -50,9 +50,11 @@ from shoal.server.web.routes import (
     packages,
     pool,
     preflights,
+    recovery,
     runs,
     secrets,
     settings,
+    sign_in_services,
     static,
     swarms,
     sweeps,
@@ -79,7 +81,7 @@ def build() -> FastAPI:
     for module in (
         static, packages, about, account, join, invites, home, workspaces, preflights, new_job, runs,
         jobs, logs, code, figures, overview, jupyter, compare, new_sweep, sweeps, new_swarm, swarms, uploads, datasets, secrets, leases,
-        keys, notices, pool, live, settings, admin,
+        keys, notices, pool, live, settings, recovery, sign_in_services, admin,
     ):  # fmt: skip
         add_routes(app, module.router)
     add_routes(app, leases.everywhere, notices.everywhere)

@@ -19,6 +19,7 @@ _ELSEWHERE = frozenset(
         "entry",
         "source_id",
         "datasets",
+        "mounts",
         "min_nodes",
         "max_nodes",
         "env",
@@ -77,6 +78,8 @@ def _settings(spec: JobSpec, source: Mapping[str, Any]) -> list[str]:
     words = code_options(source)
     for reference in spec.datasets:
         words += ["--dataset", reference]
+    for mount in spec.mounts:
+        words += ["--mount", mount]
     if spec.max_nodes != 1:
         low, high = spec.min_nodes, spec.max_nodes
         words += ["--nodes", str(high) if low == high else f"{low}:{high}"]

@@ -1,4 +1,4 @@
-"""Cookies of the console: the session, and the workspace last visited.
+"""Cookies of the console: the session, a sign-in under way, and the workspace last visited.
 
 The session cookie holds a session token, never an API key. Only the console's own pages can send it with a change.
 """
@@ -14,6 +14,7 @@ from shoal.core.schema import utcnow
 
 _NAME = "shoal_session"
 _WORKSPACE = "shoal_workspace"
+_SIGN_IN = "shoal_sign_in"
 _WORKSPACE_LIFE_S = 400 * 86_400
 
 
@@ -36,6 +37,22 @@ def set_session(response: Response, connection: HTTPConnection, token: str, expi
 
 def clear_session(response: Response, connection: HTTPConnection) -> None:
     response.delete_cookie(_name(connection), path="/", httponly=True, samesite="lax", secure=_is_secure(connection))
+
+
+def sign_in_under_way(connection: HTTPConnection) -> str:
+    """Return the sealed state of a sign-in with a service that this browser began, or an empty string."""
+    return connection.cookies.get(_name(connection, _SIGN_IN), "")
+
+
+def keep_sign_in(response: Response, connection: HTTPConnection, sealed: str, life_s: int) -> None:
+    """Keep the state of a sign-in with a service. `lax`: the issuer's page sends the browser back to ours."""
+    name, secure = _name(connection, _SIGN_IN), _is_secure(connection)
+    response.set_cookie(name, sealed, max_age=life_s, httponly=True, samesite="lax", secure=secure, path="/")
+
+
+def clear_sign_in(response: Response, connection: HTTPConnection) -> None:
+    name, secure = _name(connection, _SIGN_IN), _is_secure(connection)
+    response.delete_cookie(name, path="/", httponly=True, samesite="lax", secure=secure)
 
 
 def last_workspace(connection: HTTPConnection) -> str:

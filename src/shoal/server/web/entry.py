@@ -6,6 +6,7 @@ The code in the link is itself a session of two minutes. Opening the link ends i
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from shoal.server.models.users import ApiKey, SessionRow, User
 from shoal.server.people.accounts import has_accounts
 from shoal.server.people.sign_in import SESSION_LIFE, start_session
 from shoal.server.policy import Principal, hash_token
+from shoal.server.web.forms import local_path
 
 LINK_LIFE = timedelta(minutes=2)
 
@@ -68,6 +70,22 @@ def may_sign_up(ctx: Context) -> bool:
         return True
     with ctx.db.read() as session:
         return not ctx.private and not has_accounts(session)
+
+
+def sign_in_data(ctx: Context, next_path: str, *, expired: bool = False, error: str | None = None, email: str = "",
+                 said: str = "") -> dict[str, Any]:  # fmt: skip
+    """Return what the sign-in page shows. `said`: a message above the form."""
+    return {
+        "private": ctx.private,
+        "may_sign_up": may_sign_up(ctx),
+        "next": local_path(next_path),
+        "expired": expired,
+        "error": error,
+        "email": email,
+        "said": said,
+        "services": [] if ctx.private else ctx.sign_in_services.list(),
+        "sends_mail": ctx.mail.is_set_up,
+    }
 
 
 def has_password(ctx: Context, principal: Principal) -> bool:

@@ -1,4 +1,4 @@
-"""What a pool has to rent, as cards: one per model of accelerator or kind of slots, with what is free now and its price."""
+"""Offers of a pool to those who rent, as cards: one per model of accelerator or kind of slots, with what is free now and its price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the server itself is: what is wrong, disk, database, how long jobs waited, versions. For its admins."""
+"""State of the server for its admins: problems, disks, database, waiting times of jobs, versions."""
 
 from __future__ import annotations
 

@@ -53,6 +53,12 @@ FAULTS: dict[str, str] = {
 }
 TESTS: dict[str, tuple[str, ...]] = {
     "F1": ("test_training_outlives_a_killed_server", "test_no_trial_is_lost_and_none_is_run_twice"),
+    "F4": (
+        "test_after_a_failed_flush_nothing_is_acknowledged",
+        "test_a_commit_during_which_a_flush_of_the_store_fails",
+    ),
+    "F5": ("test_full_disk",),
+    "F6": ("test_while_sixty_writers_wait_for_a_lock",),
     "F7": ("test_a_job_that_ends_while_the_server_is_down",),
     "F8": ("test_a_killed_worker_costs_one_attempt",),
     "F9": ("test_a_killed_agent_leaves_nothing",),
@@ -60,16 +66,19 @@ TESTS: dict[str, tuple[str, ...]] = {
     "F11": ("test_a_rank_stopped_by_a_signal", "test_the_job_finishes_with_every_sample_once_and_in_order[freeze"),
     "F12": ("test_the_job_finishes_with_every_sample_once_and_in_order[cable",),
     "F13": ("test_the_job_finishes_with_every_sample_once_and_in_order[cable",),
+    "F14": ("test_a_long_lossy_and_narrow_line",),
     "F15": ("test_what_is_visible_is_whole_and_stays",),
     "F16": ("test_a_flipped_bit_on_disk_is_noticed", "test_verify_fails_for_a_flipped_bit"),
     "F17": ("tests.contract.server.test_exports",),
     "F18": ("test_a_changed_system_clock_ends_no_job",),
     "F19": ("test_any_order_of_appending_reading_acknowledging", "tests.contract.server.test_metrics"),
+    "F20": ("tests.unit.server.test_scheduler_model",),
     "F21": ("test_stopping_a_stubborn_script",),
     "F22": ("test_bombs_hurt_only_the_lease", "test_a_job_that_fills_the_disk_is_named"),
     "F23": ("test_a_lease_that_ends_with_work_under_way",),
-    "F24": ("test_upgrade",),
+    "F24": ("test_upgrade", "tests.unit.server.test_old_home"),
     "F25": ("tests.unit.server.test_backup", "test_copies"),
+    "F26": ("test_a_given_certificate_is_loaded_again_when_it_was_renewed",),
     "F27": ("test_liars_do_not_steer", "test_a_peer_killed_with_a_lock"),
 }
 """Fault → parts of the names of tests that inject it, each a round."""

@@ -33,12 +33,12 @@ class Row(View):
     kind: Kind = Kind.TEXT
 
 
-def split_line(line: str) -> list[str]:
-    """Split a line into words as a shell does."""
+def split_line(line: str, where: str = "Arguments") -> list[str]:
+    """Split a line into words as a shell does. `where`: the field of the form, for errors."""
     try:
         return shlex.split(line)
     except ValueError:
-        raise InvalidSpec("Arguments: a quotation mark is not closed.") from None
+        raise InvalidSpec(f"{where}: a quotation mark is not closed.") from None
 
 
 def join_words(words: Sequence[str]) -> str:

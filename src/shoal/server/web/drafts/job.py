@@ -14,7 +14,7 @@ from shoal.server.web.forms import Form, parse
 
 _NUMBERS = ("min_nodes", "max_nodes", "accels", "max_restarts", "priority", "keep_last")
 _TEXTS = ("name", "source_id", "entry", "checkpoint", "time_limit", "stall_timeout", "on_stall", "keep_best", "launcher", "device", "gpu", "gpu_memory", "labels", "git_url", "git_revision", "notebook_url", "expected", "batch", "budget",
-          "memory", "cpus", "disk", "shm", "grace", "engine_options", *_NUMBERS)  # fmt: skip
+          "memory", "cpus", "disk", "shm", "grace", "engine_options", "mounts", "after", *_NUMBERS)  # fmt: skip
 
 _STALL = "Stall timeout"
 _OF_A_TRIAL = frozenset({"SHOAL_SWEEP", "SHOAL_TRIAL"})
@@ -42,6 +42,10 @@ class Draft(View):
     """The one of `rows` and `line` that was edited last, and therefore counts."""
     datasets: list[str] = []
     """Datasets as NAME or NAME@VERSION."""
+    mounts: str = ""
+    """Buckets and folders as FROM:/PATH, quoted as in a shell."""
+    after: str = ""
+    """Jobs to start after as [NAME=]JOB[:ended], separated by spaces or commas."""
     checkpoint: str = ""
     min_nodes: str = "1"
     max_nodes: str = ""
@@ -61,6 +65,7 @@ class Draft(View):
     allow_torch_change: bool = False
     grace: str = ""
     one_device_per_worker: bool = False
+    mixed_models: bool = False
     engine_options: str = ""
     """Options of the cluster as name=value, separated by spaces."""
     device: str = "auto"
@@ -108,6 +113,7 @@ def from_form(form: Form) -> Draft:
         allow_cpu="allow_cpu" in form,
         allow_torch_change="allow_torch_change" in form,
         one_device_per_worker="one_device_per_worker" in form,
+        mixed_models="mixed_models" in form,
         prefer=form.all("prefer"),
         exclude=form.all("exclude"),
     )
@@ -126,6 +132,8 @@ def from_spec(spec: JobSpec) -> Draft:
         rows=to_rows(spec.entry[1:]),
         line=join_words(spec.entry[1:]),
         datasets=spec.datasets,
+        mounts=join_words(spec.mounts),
+        after=" ".join(map(str, spec.after)),
         checkpoint=spec.checkpoint or "",
         min_nodes=str(spec.min_nodes),
         max_nodes="" if spec.max_nodes == spec.min_nodes else str(spec.max_nodes),
@@ -145,6 +153,7 @@ def from_spec(spec: JobSpec) -> Draft:
         allow_torch_change=spec.allow_torch_change,
         grace="" if spec.grace_s is None else short_duration(spec.grace_s),
         one_device_per_worker=spec.one_device_per_worker,
+        mixed_models=spec.mixed_models,
         engine_options=" ".join(f"{key}={value}" for key, value in spec.engine_options.items()),
         device=spec.device,
         gpu=spec.gpu or "",
@@ -203,6 +212,8 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         source_id=draft.source_id,
         entry=[draft.entry, *draft.words()],
         datasets=draft.datasets,
+        mounts=split_line(draft.mounts, "Buckets and folders"),
+        after=draft.after.replace(",", " ").split(),
         checkpoint=draft.checkpoint or None,
         grow=draft.grow,
         env=env,
@@ -225,6 +236,7 @@ def to_spec(draft: Draft, *, unfinished: bool = False) -> JobSpec:
         allow_torch_change=draft.allow_torch_change,
         grace_s=_seconds(draft.grace, "Grace period"),
         one_device_per_worker=draft.one_device_per_worker,
+        mixed_models=draft.mixed_models,
         engine_options=_options(draft.engine_options, "Options of the cluster"),
         device=draft.device,
         gpu=draft.gpu or None,

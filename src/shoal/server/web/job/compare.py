@@ -41,6 +41,7 @@ _SPEC = {
     "device": "Kind of slots",
     "gpu": "GPU model",
     "gpu_memory_gb": "GPU memory",
+    "mixed_models": "Different GPU models",
     "labels": "Labels of machines",
     "max_restarts": "Restarts",
     "priority": "Priority",

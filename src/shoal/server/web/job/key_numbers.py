@@ -34,7 +34,7 @@ def key_numbers(ctx: Context, job_id: str) -> list[KeyNumber]:
             .where(RunMetric.job_id == job_id, RunMetric.last.is_not(None))
         ).all()  # fmt: skip
     chosen = sorted(rows, key=lambda row: (_weight(row.name), row.name))[:MOST]
-    return [_number(*row) for row in chosen]
+    return [_number(row.name, row.last or 0.0, row.last_step, row.min, row.max) for row in chosen]
 
 
 def _number(name: str, last: float | None, step: int, low: float | None, high: float | None) -> KeyNumber:

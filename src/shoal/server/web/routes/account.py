@@ -24,7 +24,7 @@ router = APIRouter()
 @router.get("/sign-in", dependencies=[Anyone])
 def sign_in_page(ctx: Ctx, request: Request, next: str = "/", expired: bool = False) -> Response:
     """Show the sign-in form."""
-    return bare_page(request, "sign_in.html", _sign_in_data(ctx, next, expired=expired))
+    return bare_page(request, "sign_in.html", entry.sign_in_data(ctx, next, expired=expired))
 
 
 @router.post("/sign-in", dependencies=[Anyone])
@@ -36,7 +36,7 @@ def sign_in(ctx: Ctx, request: Request, form: Fields, address: Address, program:
     except ShoalError as error:
         if is_htmx(request):
             raise
-        data = _sign_in_data(ctx, form.get("next", "/"), error=error.message, email=form.get("email", ""))
+        data = entry.sign_in_data(ctx, form.get("next", "/"), error=error.message, email=form.get("email", ""))
         return bare_page(request, "sign_in.html", data, status=error.http_status)
     return _welcome(request, session, form.get("next"))
 
@@ -108,18 +108,6 @@ def _welcome(request: Request, session: SessionView, next_path: str | None) -> R
     response = go(request, path) if is_htmx(request) else RedirectResponse(path, 303)
     set_session(response, request, session.token, session.expires_at)
     return response
-
-
-def _sign_in_data(ctx: Context, next_path: str, *, expired: bool = False, error: str | None = None,
-                  email: str = "") -> dict[str, Any]:  # fmt: skip
-    return {
-        "private": ctx.private,
-        "may_sign_up": entry.may_sign_up(ctx),
-        "next": local_path(next_path),
-        "expired": expired,
-        "error": error,
-        "email": email,
-    }
 
 
 def _caller(ctx: Context, request: Request) -> Any:

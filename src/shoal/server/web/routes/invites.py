@@ -66,6 +66,8 @@ def _page(
         "invitation": found,
         "install": install_command(server=server.url, fingerprint=server.ca_fingerprint, invitation=code),
         "path": invite_path(code),
+        "code": code,
+        "services": [] if ctx.private else ctx.sign_in_services.list(),
         "me": me.email if me else None,
         "error": error.message if error else None,
         "email": found.email or email,

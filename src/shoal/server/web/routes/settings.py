@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from shoal.core.people import PasswordChange, ProfileChange
 from shoal.server.context import Ctx
 from shoal.server.people import sessions, sign_in
+from shoal.server.people.oidc import identities
 from shoal.server.policy import Keyholder, Reader
 from shoal.server.request_origin import Address
 from shoal.server.web import entry
@@ -25,6 +26,8 @@ def settings(ctx: Ctx, request: Request, principal: Reader) -> Response:
     data = {
         "user": sign_in.me(ctx, principal),
         "has_password": entry.has_password(ctx, principal),
+        "services": identities.list_connected(ctx, principal),
+        "sends_mail": ctx.mail.is_set_up,
         "sessions": sessions.list_sessions(ctx, principal),
     }
     return page(request, ctx, principal, "settings.html", data, part="_sessions.html")
@@ -62,3 +65,16 @@ def end_session(ctx: Ctx, request: Request, principal: Keyholder, session: str) 
     """End one session."""
     sessions.end_session(ctx, principal, session)
     return done(request, "Session ended.", _PAGE)
+
+
+@router.get("/settings/terminal")
+def terminal(ctx: Ctx, request: Request, principal: Keyholder) -> Response:
+    """Offer a code for `shoal login --browser`."""
+    return page(request, ctx, principal, "terminal.html", {"email": principal.email, "code": ""})
+
+
+@router.post("/settings/terminal")
+def show_code(ctx: Ctx, request: Request, principal: Keyholder) -> Response:
+    """Show a code that signs in a terminal once, within two minutes."""
+    data = {"email": principal.email, "code": entry.offer(ctx, principal)}
+    return page(request, ctx, principal, "terminal.html", data)

@@ -18,7 +18,7 @@ from shoal.server.policy import Access, Viewer, Worker
 from shoal.server.queue import service as queue
 from shoal.server.web.files import previews
 from shoal.server.web.forms import done
-from shoal.server.web.job import bug_capsules, frames, history, system_metrics, traceback
+from shoal.server.web.job import bug_capsules, frames, history, order, system_metrics, traceback
 from shoal.server.web.job.key_numbers import key_numbers
 from shoal.server.web.nav import workspace_path
 from shoal.server.web.render import page, wants_json
@@ -41,6 +41,7 @@ def overview(ctx: Ctx, request: Request, access: Viewer, job: str, part: str = "
     data["short"] = len(ctx.live.waiting) <= _SHORT
     asked = part == "why" or wants_json(request) or (data["short"] and part != "head")
     data["why"] = queue.why(ctx, access, view.id) if asked and view.status == JobState.QUEUED else None
+    data["order"] = order.drawing(ctx, access, view.id) if view.chain and not part else None
     shown = data if wants_json(request) else data | _helpers(ctx, access, view, traced=bool(has_trace or data["trace"]))
     return page(request, ctx, access, "job_overview.html", shown, part=_PARTS.get(part, "_job_overview.html"))
 

@@ -1,5 +1,6 @@
 // A job's overview: its pinned curves, or those of its losses, and the end of its log; both are live.
 import { call } from "./api.js";
+import { make } from "./dom.js";
 import { api, follower, path } from "./job.js";
 import { colourOf, byWeight, quote, unquote } from "./lines.js";
 import { logRow } from "./log_rows.js";
@@ -91,7 +92,13 @@ async function fill({ panel, spec, settings }) {
     })),
     xKind: KINDS[x],
     xLabel: x,
-    options: { logX: spec.logX, logY: spec.logY ?? settings.logY, min: spec.min, max: spec.max, cut: spec.cut ?? settings.cut },
+    options: {
+      logX: spec.logX,
+      logY: spec.logY ?? settings.logY,
+      min: spec.min,
+      max: spec.max,
+      cut: spec.cut ?? settings.cut,
+    },
   });
 }
 
@@ -115,7 +122,7 @@ async function showTail() {
   const slice = await answer.json();
   tail.replaceChildren(...slice.lines.slice(-LINES).map(logRow));
   if (!slice.lines.length)
-    tail.append(Object.assign(document.createElement("p"), { className: "none", textContent: "Nothing was logged yet." }));
+    tail.append(make("p", { className: "none", text: "Nothing was logged yet." }));
   toEnd();
   follower.restart(slice.cursor);
 }
@@ -125,6 +132,15 @@ document.body.addEventListener("shoal:log", ({ detail }) => {
   tail.querySelector(".none")?.remove();
   tail.append(...detail.lines.map(logRow));
   if (atEnd) toEnd();
+});
+
+// The overview is loaded again when the job's state changes; what is moved in the document loses its place.
+let place = 0;
+document.body.addEventListener("htmx:beforeSwap", () => {
+  place = tail?.scrollTop ?? 0;
+});
+document.body.addEventListener("htmx:afterSwap", () => {
+  if (tail) tail.scrollTop = place;
 });
 
 function begin() {

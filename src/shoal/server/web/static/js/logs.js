@@ -4,7 +4,8 @@ import { render } from "./ansi.js";
 import { follower } from "./job.js";
 import { logRow } from "./log_rows.js";
 
-const MAX_LINES = 5000;
+const MAX_LINES = 5000,
+  BESIDE = "beside"; // the choice of ranks that shows several side by side
 const SEGMENT = 2 ** 21; // a place is a segment and the number of a line in it: see logs.py
 const $ = (id) => document.getElementById(id);
 const log = $("log"),
@@ -16,13 +17,14 @@ let first = 0,
   busy = false,
   live = true,
   sticky = true,
+  ranks = null,
   generation = 0;
 
 const filters = () => {
   const given = {};
   for (const name of ["rank", "node", "attempt"]) {
     const value = $(`log-${name}`)?.value;
-    if (value) given[name] = value;
+    if (value && value !== BESIDE) given[name] = value;
   }
   return given;
 };
@@ -127,6 +129,8 @@ async function showEarlier() {
 }
 
 function setLive(on) {
+  ranks = null;
+  log.classList.remove("beside");
   live = sticky = on;
   tail.setAttribute("aria-pressed", String(on));
 }
@@ -144,6 +148,7 @@ const toBottom = () => {
 };
 
 document.body.addEventListener("shoal:log", ({ detail }) => {
+  ranks?.soon();
   if (!live) return;
   log.querySelector(".none")?.remove();
   put(detail.lines, "end", (detail.cursor + 1) * SEGMENT);
@@ -174,8 +179,24 @@ $("log-tools").addEventListener("change", (event) => {
   if (!event.target.matches("select")) return;
   $("log-download").href = `${base}/download?${new URLSearchParams(filters())}`;
   if ($("log-search").value) search();
+  else if ($("log-rank").value === BESIDE) showRanks();
   else showEnd();
 });
+
+/** Shows several ranks side by side. */
+async function showRanks() {
+  const mine = ++generation,
+    { Ranks } = await import("./log_ranks.js");
+  if (mine !== generation) return;
+  setLive(false);
+  follower.close();
+  ranks = new Ranks(log, { ask, row: node, count: Number($("log-card").dataset.ranks) });
+  const cursor = await ranks.start();
+  if (mine !== generation) return;
+  say("Scroll one to bring the others to the same time.");
+  follower.params = filters();
+  follower.restart(cursor);
+}
 
 async function search() {
   const q = $("log-search").value;

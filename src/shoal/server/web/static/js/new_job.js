@@ -176,8 +176,8 @@ document.getElementById("afresh").addEventListener("click", () => {
   location.reload();
 });
 document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
-  const isDone = (xhr.status === 204 && xhr.getResponseHeader("HX-Redirect")) || (xhr.status === 201 && xhr.getResponseHeader("HX-Retarget"));
-  if (isDone) {
+  const { status } = xhr;
+  if ((status === 204 && xhr.getResponseHeader("HX-Redirect")) || (status === 201 && xhr.getResponseHeader("HX-Retarget"))) {
     sent = true;
     clearTimeout(timer);
     forget();

@@ -1,8 +1,8 @@
 // Rented machines: what a lease would cost, before it is rented, and the time that each has left.
 import { $ } from "./dom.js";
+import { money } from "./units.js";
 
 const form = $("new-lease")?.querySelector("form");
-const money = (value) => value.toLocaleString("en-GB", { minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 4 : 2 });
 
 /** The price of what the form asks for: slots × hours × price of one. */
 function showTotal() {
@@ -13,10 +13,9 @@ function showTotal() {
     total = form.querySelector("output");
   const length = `${slots} ${slots === 1 ? "slot" : "slots"} for ${time_s.selectedOptions[0].text}`;
   const { currency, priced } = total.dataset;
-  if (!priced) total.textContent = length;
-  else if (!price) total.textContent = `${length}: no price`;
-  else
-    total.textContent = `${length}: ${device.selectedOptions[0].dataset.most ? "at most " : ""}${money(price * slots * hours)} ${currency}`;
+  const most = device.selectedOptions[0]?.dataset.most ? "at most " : "";
+  const cost = price ? `${most}${money(price * slots * hours)} ${currency}` : "no price";
+  total.textContent = priced ? `${length}: ${cost}` : length;
 }
 if (form) {
   form.addEventListener("input", showTotal);

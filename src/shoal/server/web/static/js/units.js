@@ -1,4 +1,4 @@
-// Sizes and durations: the same words as `filesize` in web/format.py and `duration` in core/durations.py.
+// Sizes, durations and money: the same words as `filesize` in web/format.py and `duration` in core/durations.py.
 
 export function bytes(v) {
   if (v === null || v === undefined) return "–";
@@ -34,4 +34,9 @@ export function shortNumber(v) {
   const a = Math.abs(v);
   if (a !== 0 && (a < 1e-3 || a >= 1e6)) return v.toExponential(2);
   return String(Number(v.toPrecision(4)));
+}
+
+/** "1,234.50", and four decimals below 0.1. */
+export function money(v) {
+  return v.toLocaleString("en-GB", { minimumFractionDigits: 2, maximumFractionDigits: v < 0.1 ? 4 : 2 });
 }
