@@ -137,6 +137,16 @@ def test_nothing_stays_mounted_when_the_agent_is_killed(bucket: str, tmp_path: P
     wait_until(lambda: not os.path.ismount(root / "0"), "the folder is unmounted")
 
 
+def test_a_folder_whose_process_was_killed_with_the_workers_is_unmounted(bucket: str, tmp_path: Path) -> None:
+    root = tmp_path / "mounts"
+    mounts = FolderMounts([f"s3://mounted/images{bucket}:/data"], KEYS, root, print)
+    mounts.open()
+    for process in mounts._processes:
+        process.kill()
+    mounts.close()
+    assert not root.exists()
+
+
 def test_keys_that_are_no_paths_are_left_out_and_counted() -> None:
     paths = ["a/b", "a", "x//y", "../up", "folder/", "folder/f", "n" * 300]
     tree = Tree(Object(path, 1, None, 0.0) for path in paths)

@@ -1,5 +1,7 @@
 """A server that keeps its chunks in an S3 bucket: the same jobs, datasets and checkpoints, through a real S3 protocol server."""
 
+from pathlib import Path
+
 import pytest
 
 from shoal.testing.live import live_server
@@ -65,3 +67,6 @@ def test_jobs_datasets_and_checkpoints_live_in_a_bucket(bucket, tmp_path, code):
             "training", "run", "mounted", "--dir", str(folder), "--mount", mount, *keys, "-f", "--", "train.py"
         )
         assert "SEES {'a.txt': 'alpha'}" in run.stdout
+        assert str(server.home) not in Path("/proc/self/mounts").read_text(), (
+            "the folder is unmounted when the job ends"
+        )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.agent.data.fuse import unmount
 from shoal.agent.data.inputs import clear
 from shoal.agent.node.workdir import NotReady, WorkDir
 from shoal.agent.sandbox.mounts import Bind
@@ -41,6 +42,7 @@ class FolderMounts:
         self._keys = {name: given[name] for name in _KEYS if given.get(name)}
         self._root, self._say, self._stopped, self._copy = root, say, stopped, copy
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._mounted: list[Path] = []
         self.binds: list[Bind] = []
 
     def open(self) -> None:
@@ -51,6 +53,7 @@ class FolderMounts:
             else:
                 host = self._root / str(number)
                 host.mkdir(parents=True, exist_ok=True)
+                self._mounted.append(host)
                 self._start(mount, host)
             self.binds.append(Bind(mount.path, str(host), mount.read_only))
 
@@ -65,6 +68,8 @@ class FolderMounts:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for folder in self._mounted:
+            unmount(str(folder))  # a process that was killed together with the workers has not done so
         clear(self._root)
 
     def _folder(self, mount: FolderMount) -> Path:
