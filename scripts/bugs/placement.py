@@ -45,8 +45,8 @@ PLACEMENT = (
         name="gang-mixes-kinds",
         fault="nodes of one attempt run on GPUs and on CPUs",
         file="src/shoal/server/scheduler/free_slots.py",
-        old="        return _preferred(choice, job, most, lambda kind: parts[kind].choose(job, most) if kind in parts else None)\n",
-        new="        return _of_one_kind(self.free, job, most, frozenset())\n",
+        old="        found = _preferred(choice, job, most, lambda kind: parts[kind].choose(job, most) if kind in parts else None)\n",
+        new="        found = _of_one_kind(self.free, job, most, frozenset())\n",
         tests=(f"{_KINDS_TESTS}::test_a_gang_never_mixes_kinds",),
     ),
     Mutant(

@@ -117,6 +117,7 @@ def test_the_owner_file_opens_a_private_server_and_is_nobody_elses_to_read(priva
         "name": "",
         "is_admin": True,
         "created_at": "",
+        "email_verified": False,
     }
     assert [w["name"] for w in owner.get("/workspaces").json()] == ["default"]
     assert [p.name for p in file.parent.iterdir() if "owner" in p.name] == ["owner.key"]

@@ -111,6 +111,9 @@ def test_an_account_with_a_password_is_connected_only_by_its_owner(app, ctx, iss
     assert principal_id == stranger.get("/settings.json").json()["user"]["id"]
     assert owner.post("/settings/disconnect/company").status_code in (200, 204, 303)
     assert go(Browser(app)).status_code == 409
+    with ctx.db.read() as session:
+        actions = session.scalars(select(AuditRow.action).where(AuditRow.action.startswith("identity."))).all()
+    assert actions == ["identity.connect", "identity.disconnect"]
 
 
 def test_an_account_at_a_service_belongs_to_one_account_here(app, ctx, anna, berta, issuer):

@@ -10,6 +10,7 @@ from web_browser import Browser
 from shoal.core.errors import NotAllowedNow, NotFound, NotSignedIn, TooManyTries
 from shoal.core.people import PasswordRecovery, SignIn, SignUp
 from shoal.server.mail import Mailer
+from shoal.server.models.audit import AuditRow
 from shoal.server.models.users import MailCode, User
 from shoal.server.people import recovery, sign_in
 from shoal.testing.engines import eventually
@@ -42,6 +43,12 @@ def signs_in(ctx, password):
         return None
 
 
+def recorded(ctx, action):
+    """Return the subjects of the entries that the audit log has of this action."""
+    with ctx.db.read() as session:
+        return list(session.scalars(select(AuditRow.object).where(AuditRow.action == action)))
+
+
 def test_a_lost_password_is_replaced_by_a_link_that_works_once(app, ctx, mails):
     open_session = signs_in(ctx, OLD)
     browser = Browser(app)
@@ -64,6 +71,7 @@ def test_a_lost_password_is_replaced_by_a_link_that_works_once(app, ctx, mails):
     assert known.status_code == unknown.status_code == 200
     assert known.text.replace("Ada@", "nobody@") == unknown.text
     assert len(mails) == 2, "nobody else gets mail"
+    assert recorded(ctx, "account.recover") == [ADA]
 
 
 def test_codes_are_for_one_purpose_and_expire(ctx, mails):
@@ -108,6 +116,7 @@ def test_an_address_is_verified_only_by_the_one_who_is_signed_in(app, ctx, anna,
     assert "verified" in mine.get("/settings").text
     with ctx.db.read() as session:
         assert session.scalars(select(User).where(User.email == ADA)).one().email_verified_at is not None
+    assert recorded(ctx, "account.verify-email") == [ADA]
 
 
 def test_links_never_contain_the_host_that_a_request_named(app, ctx, mails):

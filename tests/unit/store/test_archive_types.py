@@ -36,6 +36,6 @@ def test_each_type_is_unpacked(suffix, tmp_path):
 def test_help_and_console_name_the_same_types():
     reference = " ".join((ROOT / "docs/reference/cli.md").read_text(encoding="utf-8").split())
     assert reference.count(SHOWN) >= 2
-    form = (ROOT / "src/shoal/server/web/templates/_new_job_form.html").read_text(encoding="utf-8")
+    form = (ROOT / "src/shoal/server/web/templates/_new_job_code.html").read_text(encoding="utf-8")
     assert "{{ archive_types }}" in form and "{{ archive_suffixes | join" in form
     assert all(archive_kind(f"x{name}") for name in SHOWN.replace(" or ", ", ").split(", "))
