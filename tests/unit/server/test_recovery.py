@@ -8,11 +8,12 @@ from test_mail import post  # noqa: F401
 from web_browser import Browser
 
 from shoal.core.errors import NotAllowedNow, NotFound, NotSignedIn, TooManyTries
-from shoal.core.people import PasswordRecovery, SignIn, SignUp
+from shoal.core.people import KeyCreate, PasswordRecovery, Scope, SignIn, SignUp
 from shoal.server.mail import Mailer
 from shoal.server.models.audit import AuditRow
 from shoal.server.models.users import MailCode, User
-from shoal.server.people import recovery, sign_in
+from shoal.server.people import keys, recovery, sign_in
+from shoal.server.policy import Principal
 from shoal.testing.engines import eventually
 
 OLD, NEW, ADA = "a long password", "a longer password", "ada@example.org"
@@ -49,6 +50,16 @@ def recorded(ctx, action):
         return list(session.scalars(select(AuditRow.object).where(AuditRow.action == action)))
 
 
+def principal_of(ctx, token):
+    with ctx.db.read() as session:
+        row = session.scalars(select(User).where(User.email == ADA)).one()
+    return Principal(row.id, row.email, False, frozenset(Scope), "session")
+
+
+def status_with(app, token):
+    return Browser(app).get("/settings.json", headers={"Authorization": f"Bearer {token}"}).status_code
+
+
 def test_a_lost_password_is_replaced_by_a_link_that_works_once(app, ctx, mails):
     open_session = signs_in(ctx, OLD)
     browser = Browser(app)
@@ -72,6 +83,27 @@ def test_a_lost_password_is_replaced_by_a_link_that_works_once(app, ctx, mails):
     assert known.text.replace("Ada@", "nobody@") == unknown.text
     assert len(mails) == 2, "nobody else gets mail"
     assert recorded(ctx, "account.recover") == [ADA]
+
+
+def test_who_made_an_account_with_the_address_of_another_loses_it_with_its_keys(app, ctx, mails):
+    """An account whose address was never verified may belong to someone else: its keys end with its password."""
+    thief = signs_in(ctx, OLD)
+    key = keys.create_key(ctx, principal_of(ctx, thief.token), KeyCreate(name="k"))
+    Browser(app).post("/password-lost", {"email": ADA})
+    path, _ = newest(mails, 2)
+    assert Browser(app).post(path, {"password": NEW}).status_code == 200
+    assert status_with(app, key.key) == 401
+    assert recorded(ctx, "key.revoke") == ["k"]
+
+
+def test_keys_of_a_verified_account_outlive_a_lost_password(app, ctx, mails):
+    mine = Browser(app)
+    mine.post("/sign-in", {"email": ADA, "password": OLD})
+    assert mine.post(newest(mails, 1)[0]).status_code == 303
+    key = keys.create_key(ctx, principal_of(ctx, signs_in(ctx, OLD).token), KeyCreate(name="k"))
+    mine.post("/password-lost", {"email": ADA})
+    assert Browser(app).post(newest(mails, 2)[0], {"password": NEW}).status_code == 200
+    assert status_with(app, key.key) == 200
 
 
 def test_codes_are_for_one_purpose_and_expire(ctx, mails):

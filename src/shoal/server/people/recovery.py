@@ -21,7 +21,7 @@ from shoal.server.audit.record import of_request, record_action
 from shoal.server.context import Context
 from shoal.server.edge.public_address import mailed_url
 from shoal.server.mail import Letter
-from shoal.server.models.users import MailCode, SessionRow, User
+from shoal.server.models.users import ApiKey, Identity, MailCode, SessionRow, User
 from shoal.server.people import common_passwords
 from shoal.server.people.keys import new_token
 from shoal.server.policy import Principal, hash_token
@@ -74,6 +74,8 @@ def recover(ctx: Context, body: PasswordRecovery, *, address: str) -> str:
     def work(session: Session) -> str:
         row = _usable(session, body.code, RESET)
         user = session.get_one(User, row.user_id)
+        if user.email_verified_at is None:
+            _evict(session, user)
         user.password_hash, user.email_verified_at = hashed, utcnow()
         session.execute(delete(MailCode).where(MailCode.user_id == user.id))
         session.execute(delete(SessionRow).where(SessionRow.user_id == user.id))
@@ -84,6 +86,17 @@ def recover(ctx: Context, body: PasswordRecovery, *, address: str) -> str:
     email = ctx.db.write(work)
     ctx.guards.tries.forgive(email=f"recovery from {address}", address=address)
     return email
+
+
+def _evict(session: Session, user: User) -> None:
+    """End the API keys and sign-in services of an account whose address was not verified before.
+
+    Someone else may have made it with this address; its owner by mail must not share it with them.
+    """
+    for key in session.scalars(select(ApiKey).where(ApiKey.user_id == user.id, ApiKey.revoked_at.is_(None))):
+        key.revoked_at = utcnow()
+        record_action(session, AuditAction.KEY_REVOKE, key.name, key.id, actor=of_request(session, user.email))
+    session.execute(delete(Identity).where(Identity.user_id == user.id))
 
 
 def check_code(ctx: Context, code: str, *, address: str) -> str:
