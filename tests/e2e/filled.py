@@ -16,6 +16,7 @@ from typing import Any
 
 from corpus import ANSI, CORPUS, HOSTILE, NAME, SVG, TRAIN, picture
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 from web_run import Run, put
 from web_swarms import add_swarm
 from web_sweeps import SPACE, add_sweep
@@ -25,6 +26,7 @@ from shoal.core.bugs import BugCommit
 from shoal.core.charts import NoteSave
 from shoal.core.checkpoints import CheckpointFacts, CheckpointPush
 from shoal.core.datasets import DatasetBegin
+from shoal.core.ids import new_id
 from shoal.core.people import ProfileChange, Role, SecretSet, WorkspaceInvite
 from shoal.core.runs import RunChange
 from shoal.core.schema import utcnow
@@ -39,11 +41,13 @@ from shoal.server.models.checkpoints import Checkpoint
 from shoal.server.models.datasets import Dataset
 from shoal.server.models.jobs import Attempt, Event, Job, Node
 from shoal.server.models.sweeps import Sweep
-from shoal.server.models.users import User
+from shoal.server.models.users import MailCode, User
 from shoal.server.models.workspaces import Workspace
 from shoal.server.people import invitations as workspace_invitations
-from shoal.server.people import secrets, sign_in
+from shoal.server.people import recovery, secrets, sign_in
+from shoal.server.people.keys import new_token
 from shoal.server.people.sign_in import start_session
+from shoal.server.policy import hash_token
 from shoal.server.run import open_context
 from shoal.server.runs import changes
 from shoal.server.swarms import invitations as swarm_invitations
@@ -75,6 +79,8 @@ class Filled:
     """The token of an invitation to the other."""
     invite: str = ""
     """The path of an invitation to the workspace as people have them."""
+    recover: str = ""
+    """The path at which a lost password is replaced."""
     base: str = ""
     """Set once a server runs."""
 
@@ -146,7 +152,11 @@ def _usual(ctx: Context, me: Person, made: Filled) -> None:
     })  # fmt: skip
     secrets.set_secret(ctx, me.access(), SecretSet(name="HF_TOKEN", value="hf_abcdef"))
     add_key(ctx, me, "laptop")
-    add_member(ctx, me.workspace_id, add_person(ctx, "anna@example.org"), Role.MEMBER)
+    anna = add_person(ctx, "anna@example.org")
+    add_member(ctx, me.workspace_id, anna, Role.MEMBER)
+    code = new_token(recovery.CODE_PREFIX)
+    ctx.db.write(functools.partial(_mail_code, anna, code))
+    made.recover = f"/recover/{code}"
 
 
 def _hostile(ctx: Context, me: Person, made: Filled) -> None:
@@ -336,3 +346,13 @@ def _parquet() -> dict[str, bytes]:
     out = io.BytesIO()
     parquet.write_table(pyarrow.table({"id": list(range(500)), "text": [f"some words {n}" for n in range(500)]}), out)
     return {"part-0.parquet": out.getvalue()}
+
+
+def _mail_code(person: Person, code: str, session: Session) -> None:
+    now = utcnow()
+    session.add(
+        MailCode(
+            id=new_id("mail"), user_id=person.user_id, purpose=recovery.RESET, email=person.email,
+            code_hash=hash_token(code), created_at=now, expires_at=now + timedelta(days=1),
+        )
+    )  # fmt: skip

@@ -15,6 +15,7 @@ NO_PAGES = {
     "/w/{workspace}/datasets/{dataset}/picture", "/w/{workspace}/datasets/{dataset}/download",
     "/simple", "/simple/", "/simple/{project}", "/simple/{project}/", "/simple/{project}/{name}",
     "/w/{workspace}/jobs/new/preflight/{preflight}", "/leases/ending", "/install.py", f"{_JOB}/jupyter", "/w/{workspace}/uploads/{upload}",
+    "/sign-in/with/{service}", "/sign-in/callback/{service}", "/settings/connect/{service}",
 }  # fmt: skip
 """Files, streams, redirects and what scripts ask for."""
 
@@ -69,6 +70,10 @@ def pages(filled: Filled) -> dict[str, tuple[str, str]]:
         "queue": ("/queue", "/queue"),
         "usage": ("/usage", "/usage"),
         "settings": ("/settings", "/settings"),
+        "terminal": ("/settings/terminal", "/settings/terminal"),
+        "verify-address": ("/settings/verify/{code}", "/settings/verify/shoalr_some-code"),
+        "password-lost": ("/password-lost", "/password-lost"),
+        "recover": ("/recover/{code}", filled.recover),
         "admin": ("/admin", "/admin"),
         "admin-limits": ("/admin/limits", "/admin/limits"),
         "admin-quotas": ("/admin/quotas", "/admin/quotas"),
