@@ -8,6 +8,8 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright")
 from playwright.sync_api import expect
 from watched import PHONE, WIDE
 
+from shoal.testing.engines import eventually
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
@@ -39,6 +41,21 @@ def test_runs_are_found_sorted_starred_and_unfolded_in_the_table(looking, filled
     expect(rows).to_have_count(4)
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
     looking.shoot("runs-phone")
+    assert looking.problems == []
+
+
+def test_a_query_typed_before_the_script_is_loaded_counts(looking, filled):
+    page, held = looking.page, []
+    looking.problems.clear()
+    page.set_viewport_size(WIDE)
+    page.route("**/js/runs.js*", lambda route: held.append(route))
+    page.goto(f"{filled.base}/w/default/runs", wait_until="commit")
+    page.get_by_label("Query").fill("lr<0.02 -status:stopped")
+    eventually(lambda: page.evaluate("true") and held)
+    held[0].continue_()
+    page.unroute("**/js/runs.js*")
+    expect(page.locator("#runs-rows tr[data-name]")).to_have_count(1)
+    expect(page).to_have_url(re.compile("lr%3C0.02"))
     assert looking.problems == []
 
 

@@ -11,7 +11,8 @@ import torch, shoal
 torch.set_num_threads(1)
 run = shoal.init(seed=1, checkpoint_every=4)
 torch.manual_seed(0)
-data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randn(40, 1))
+# 11 steps an epoch: no checkpoint (every 4) is at the end of one, where a lost order would not show
+data = torch.utils.data.TensorDataset(torch.randn(44, 4), torch.randn(44, 1))
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)

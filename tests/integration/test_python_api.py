@@ -88,7 +88,7 @@ def test_a_job_is_controlled_by_its_object(here):
         with pytest.raises(EntryNotFound, match=r"Did you mean 'wait\.py'"):
             space.run("wiat.py")
         with pytest.raises(InvalidSpec, match=r"device: .*'cuda'"):
-            space.run("wait.py", device="gpu")
+            space.run("wait.py", device="nvidia")
         with pytest.raises(InvalidSpec, match=r"gpus: .*Fields: .*accels"):
             space.run("wait.py", gpus=2)
         with pytest.raises(UsageError, match="no folder"):

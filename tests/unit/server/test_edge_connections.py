@@ -65,12 +65,18 @@ def edge(monkeypatch) -> Iterator[SimpleNamespace]:
 def status(line: socket.socket) -> int | None:
     """Return the status of the next answer; None if the connection is closed instead."""
     try:
-        answer = line.recv(1 << 16)
-        while answer and len(answer.partition(b"\r\n\r\n")[2]) < _length(answer):
-            answer += line.recv(1 << 16)
+        answer = whole_answer(line)
     except ConnectionResetError:
         return None
     return int(answer.split(b" ")[1]) if answer else None
+
+
+def whole_answer(line: socket.socket) -> bytes:
+    """Return the next answer with its body, which may come in pieces."""
+    answer = line.recv(1 << 16)
+    while answer and len(answer.partition(b"\r\n\r\n")[2]) < _length(answer):
+        answer += line.recv(1 << 16)
+    return answer
 
 
 def _length(answer: bytes) -> int:
@@ -89,7 +95,7 @@ def test_an_ordinary_request_is_answered(edge):
     line = edge.connect()
     for _ in range(3):
         line.sendall(ASK + b"Range: bytes=0-1\r\n\r\n")
-        answer = line.recv(1 << 16)
+        answer = whole_answer(line)
         assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"range": True}
 
 
@@ -109,7 +115,7 @@ def test_a_header_larger_than_the_limit_is_refused(edge, end):
 def test_ten_thousand_ranges_are_ignored(edge):
     line = edge.connect()
     line.sendall(ASK + b"Range: bytes=" + b",".join([b"0-1"] * 10_000) + b"\r\n\r\n")
-    answer = line.recv(1 << 16)
+    answer = whole_answer(line)
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"range": False}
 
 

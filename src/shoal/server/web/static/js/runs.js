@@ -273,4 +273,7 @@ export async function begin() {
   if (charts && saved.layout) charts.use(saved);
   await toggleCharts(saved.on ?? remembered("charts") ?? innerWidth >= 1200, saved);
 }
-begin();
+
+const field = $("runs-q"),
+  early = field.value === field.defaultValue ? null : field.value.trim(); // typed before this script was loaded
+begin().then(() => early !== null && set({ q: early }));
