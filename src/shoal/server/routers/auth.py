@@ -94,7 +94,7 @@ def send_reset(ctx: Ctx, address: Address, request: PasswordLost) -> None:
 
 @router.post("/password/recover", status_code=204, dependencies=[Anyone])
 def recover(ctx: Ctx, address: Address, request: PasswordRecovery) -> None:
-    """Set a new password with the code from a mail, and end all sessions of the account. API keys stay valid."""
+    """Set a new password with the code from a mail, and end all sessions of the account. API keys end too if its address was never verified."""
     recovery.recover(ctx, request, address=address)
 
 
