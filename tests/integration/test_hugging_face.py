@@ -63,19 +63,16 @@ def run(server, name, repository, *args, flags=()):
 def test_checkpoints_appear_while_it_runs_one_is_fetched_and_a_resumed_job_continues(
     server, repository, dataset, tmp_path
 ):
-    every = [
-        "--save_steps",
-        "100",
-        "--eval_steps",
-        "100",
-    ]  # sixty steps may be over before the first of them is looked at
-    run(server, "simple-ddp", repository, "--max_steps", "300", *every)
+    every, seen = ["--save_steps", "100", "--eval_steps", "100"], tmp_path / "seen"
+    run(server, "simple-ddp", repository, "--max_steps", "300", *every, flags=["--env", f"HOLD_UNTIL={seen}"])
     seen_while_running = []
     with server.client() as client:
 
         def has_ended():
             if not client.jobs.get("simple-ddp").status.is_terminal:
                 seen_while_running.extend(client.checkpoints.list("simple-ddp"))
+                if seen_while_running:
+                    seen.touch()
                 return False
             return True
 
