@@ -22,7 +22,8 @@ from shoal.testing.processes import command
 
 
 def wait_until_ended(world: World, quiet_s: float) -> tuple[float, list[str]]:
-    """Wait until every job has ended; return how long that took, and the jobs that have not if nothing changes for `quiet_s`.
+    """Wait until every job has ended and its last records have arrived; return how long the jobs took, and those that have not
+    ended if nothing changes for `quiet_s`.
 
     As long as something changes, nothing is stuck, however slow the machine is.
     """
@@ -34,7 +35,19 @@ def wait_until_ended(world: World, quiet_s: float) -> tuple[float, list[str]]:
         seen: dict[str, object] = {job["name"]: (job["status"], job["attempts"], job["progress"]) for job in jobs}
         return seen | {sweep.name: sweep.status for sweep in sweeps}
 
-    return wait_for_standstill(what_is_open, patient(quiet_s))
+    ended = wait_for_standstill(what_is_open, patient(quiet_s))
+    # A killed agent never says that all has arrived: the rest of its records is waited for as long as some come.
+    wait_for_standstill(lambda: _on_their_way(world), patient(_LAST_RECORDS_S), every_s=0.2)
+    return ended
+
+
+def _on_their_way(world: World) -> dict[str, object]:
+    """Return the nodes that have ended and whose agents, or the recovery, have records left to send, with how many came."""
+    heads = """SELECT n.attempt_id, n."index", coalesce(sum(h.next_seq), 0) FROM nodes n
+        LEFT JOIN stream_heads h ON h.attempt_id = n.attempt_id AND h.node = n."index"
+        WHERE n.state = 'exited' AND NOT n.final GROUP BY 1, 2"""
+    with closing(sqlite3.connect(f"file:{world.layout.database}?mode=ro", uri=True)) as connection:
+        return {f"{attempt}.{node}": count for attempt, node, count in connection.execute(heads)}
 
 
 def wait_for_standstill(
@@ -53,6 +66,7 @@ def wait_for_standstill(
 
 
 _OPEN = ("queued", "starting", "running")
+_LAST_RECORDS_S = 5.0
 
 
 def observe(world: World) -> dict[str, Any]:
