@@ -129,6 +129,7 @@ def test_a_missing_module_names_the_file_to_put_it_into(tmp_path: Path) -> None:
         return with_advice(f"{REASON} '{module}'", tmp_path).removeprefix(f"{REASON} '{module}'. ")
 
     assert advice("cv2") == "Write a line `opencv-python-headless` into requirements.txt in the source's root"
+    assert "`shoal-train`" in advice("shoal"), "the name shoal belongs to another project there"
     write(tmp_path, Pipfile="")
     assert advice("sklearn.svm") == "Add `scikit-learn` to [packages] in Pipfile"
     write(tmp_path, pyproject__toml="")

@@ -22,7 +22,7 @@ MODULES = {
     "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
     "bs4": "beautifulsoup4", "dateutil": "python-dateutil", "git": "GitPython", "attr": "attrs", "Crypto": "pycryptodome",
     "google.protobuf": "protobuf", "pytorch_lightning": "pytorch-lightning", "OpenSSL": "pyopenssl", "faiss": "faiss-cpu",
-    "dotenv": "python-dotenv", "umap": "umap-learn", "NetmindMixins": "shoal-compat", "topspin": "shoal-compat", "palframe": "shoal-compat", "hydra": "hydra-core", "tensorboardX": "tensorboardX",
+    "dotenv": "python-dotenv", "umap": "umap-learn", "shoal": "shoal-train", "NetmindMixins": "shoal-compat", "topspin": "shoal-compat", "palframe": "shoal-compat", "hydra": "hydra-core", "tensorboardX": "tensorboardX",
 }  # fmt: skip
 """Module → package on PyPI, where the names differ."""
 
